@@ -43,6 +43,7 @@
   X(place_following, PlaceFollowingArgs)    \
   X(gather_kv_blocks, KvBlocksArgs)         \
   X(scatter_kv_blocks, KvBlocksArgs)        \
+  X(replay_rows, ReplayRowsArgs)            \
   X(short_conv, ShortConvArgs)              \
   X(delta_rule, DeltaRuleArgs)              \
   X(mamba2, Mamba2Args)                     \

@@ -28,6 +28,9 @@ Expected<void> check_recurrent(DeviceType device);
 // (begin - 1) / tokens_per_entry, zeros for begin = 0, and leaves the state after position p in
 // entry p / tokens_per_entry. Where two entries name two blocks, the earlier one keeps the state at
 // its end: a snapshot. Entries that lie between are read only in this range.
+// States do not take the last `num_drafts` rows, which may be rejected: the state after the row in
+// front of them is left. A later step finds accepted ones as rows that it replays: with n of them,
+// behind the rows of all requests, a request reads the state after begin - n tokens.
 struct StateTable {
   float* states;
   int64_t block_floats;
@@ -36,7 +39,27 @@ struct StateTable {
   const int32_t* block_table;                // [num_reqs][block_table_stride]
   int32_t block_table_stride;
   int32_t tokens_per_entry;
+  std::span<const int32_t> replay_start_loc = {};  // [num_reqs + 1], of replayed rows; empty: none
+  std::span<const int32_t> num_drafts = {};        // [num_reqs]; empty: none
 };
+
+// Makes the rows that requests replay: puts those that the last step with drafts kept behind the
+// rows of this step, then keeps this step's drafts in the block of the state that is left. Before
+// any operator that writes rows in place. A block has [most drafts][width] floats, of two ranges of
+// columns side by side.
+struct ReplayRowsArgs {
+  struct Columns {
+    int32_t first;
+    int32_t count;
+  };
+
+  float* rows;  // [num_rows + replayed rows]
+  int64_t row_stride;
+  Columns columns[2];
+  StateTable kept;
+};
+
+void replay_rows(const ExecContext& ctx, const ReplayRowsArgs& args);
 
 // Depthwise causal convolution over time. For channel c and token t, with in = x, or in = gate_in *
 // x: y = bias[c] (0 without one); y = fma(weight[i][c], in[t - taps + 1 + i][c], y) for i = 0 to
@@ -78,7 +101,7 @@ struct DeltaRuleArgs {
   const float* rate;                   // [num_value_heads], negative
   const float* dt_bias;                // [num_value_heads]
   std::span<const int32_t> key_heads;  // [num_value_heads], in host memory
-  int32_t num_rows;
+  int32_t num_rows;                    // replayed ones included
   int32_t num_key_heads;
   int32_t key_dim;    // a multiple of 16, at most kMaxStateKeys
   int32_t value_dim;  // a multiple of 16
@@ -109,8 +132,8 @@ struct Mamba2Args {
   const float* dt_bias;  // [num_heads]
   const float* skip;     // [num_heads]
   float min_step;
-  float max_step;  // may be infinite
-  int32_t num_rows;
+  float max_step;     // may be infinite
+  int32_t num_rows;   // replayed ones included
   int32_t num_heads;  // a multiple of the groups
   int32_t num_groups;
   int32_t state_dim;  // a multiple of 16, at most kMaxStateKeys

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <limits>
 #include <utility>
 
 #include "engine/core/status.h"
@@ -274,10 +275,14 @@ bool KvCacheManager::has_unused(RequestId id,
   });
 }
 
-bool KvCacheManager::keeps_states() const {
-  return std::ranges::any_of(impl_->groups, [](const KvGroup& group) {
-    return group.spec.kind == KvGroupKind::kState;
-  });
+int32_t KvCacheManager::most_drafts(int32_t num_tokens) const {
+  int32_t most = std::numeric_limits<int32_t>::max();
+  for (const KvGroup& group : impl_->groups) {
+    if (group.spec.kind != KvGroupKind::kState) continue;
+    const int32_t to_end = group.tokens_per_entry - num_tokens % group.tokens_per_entry;
+    most = std::min({most, group.spec.most_drafts, to_end - 1});
+  }
+  return most;
 }
 
 int32_t KvCacheManager::Impl::next_node(int32_t parent,

@@ -218,7 +218,9 @@ class KvCacheManager {
   // The number of entries in the group's block table that `num_tokens` tokens take.
   [[nodiscard]] int32_t num_entries(int32_t group, int32_t num_tokens) const;
   [[nodiscard]] bool caches_prefixes() const;
-  [[nodiscard]] bool keeps_states() const;  // by a kState group: a token's KV cannot be taken back
+  // The most drafts that may follow `num_tokens` tokens in a step: what states can take back
+  // without one at the end of an entry, which others may find.
+  [[nodiscard]] int32_t most_drafts(int32_t num_tokens) const;
 
   // Walks everything: conservation (free + cached + referenced + held by transfers = all),
   // refcounts equal to the holders found, index entries valid. Returns "" when right, else what is

@@ -43,6 +43,7 @@ struct KvGroupSpec {
   int32_t snapshot_every = 0;  // kState: tokens, a multiple of the interval, between snapshots that
                                // are kept beside those where prompts, answers and prefixes of other
                                // requests end; 0: at the end of each entry
+  int32_t most_drafts = 0;  // kState: rows of a step that it can take back
   int32_t num_blocks = 0;  // capacity of the group's pool
   int32_t num_layers = 0;
   std::vector<KvPlane> planes = {};  // planes of each layer, in the order of their bytes

@@ -71,12 +71,13 @@ int32_t Scheduler::Impl::num_rows_left() const {
                   std::max(options.max_chosen_rows, options.max_num_seqs) - num_chosen_rows);
 }
 
-// How many drafts may follow a request's row of this step: they must fit its answer, the step, and
-// the blocks that it has or that no request needs.
+// How many drafts may follow a request's row of this step: they must fit its answer, the step, its
+// states, and the blocks that it has or that no request needs.
 int32_t Scheduler::Impl::drafts_allowed(const Entry& e, const ScheduledRequest& row) const {
-  const int32_t allowed = std::min(e.request.max_tokens - e.request.num_generated() -
-                                       e.num_pending_samples - e.num_drafts_in_flight,
-                                   num_rows_left());
+  const int32_t allowed = std::min({e.request.max_tokens - e.request.num_generated() -
+                                        e.num_pending_samples - e.num_drafts_in_flight,
+                                    num_rows_left(),
+                                    kv.most_drafts(row.end())});
   if (row.end() + allowed <= e.num_allocated_tokens) return allowed;
   const int32_t in_block = e.num_allocated_tokens - row.end();
   const int32_t in_next = std::min(allowed, in_block + kv.block_size());
@@ -98,7 +99,7 @@ ScheduledRequest* Scheduler::Impl::row_of_offer(const Offer& offer) {
 
 // Adds drafts behind all mandatory work: a draft takes no room from prompts and no cached block.
 void Scheduler::Impl::add_drafts() {
-  if (offers.empty() || kv.keeps_states()) return;
+  if (offers.empty()) return;
   considered.clear();
   taken_offers.clear();
   bool is_short_of_blocks = false;
@@ -109,7 +110,8 @@ void Scheduler::Impl::add_drafts() {
     const int32_t allowed = drafts_allowed(e, *row);
     if (allowed <= 0) {
       const bool is_last = e.request.num_generated() + 1 >= e.request.max_tokens;
-      is_short_of_blocks = is_short_of_blocks || (!is_last && num_rows_left() > 0);
+      const bool has_others = is_last || kv.most_drafts(row->end()) == 0;
+      is_short_of_blocks = is_short_of_blocks || (!has_others && num_rows_left() > 0);
       continue;
     }
     const std::span<const uint8_t> bins = offers[i].draft.confidence();

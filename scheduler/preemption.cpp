@@ -13,6 +13,7 @@ void Scheduler::Impl::preempt(size_t position) {
   e.request.restarts = false;
   e.was_restored = false;
   e.num_allocated_tokens = 0;
+  e.num_to_replay = 0;
   e.num_found_tokens = 0;
   outlook.is_current = false;
   e.request.status = RequestStatus::kPreempted;

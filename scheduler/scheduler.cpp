@@ -200,6 +200,7 @@ void Scheduler::Impl::record(Entry& e, int32_t num_tokens, bool decode) {
   row.num_computed_tokens = begin;
   row.num_scheduled_tokens = num_tokens;
   row.num_unsure = e.num_drafts_in_flight;
+  row.num_replayed = std::exchange(e.num_to_replay, 0);
   row.slot = static_cast<int32_t>(&e - entries.data());
   if (samples) row.chosen = {end - 1, end};
   if (r.scores_prompt) {
@@ -435,6 +436,7 @@ void Scheduler::Impl::retire_row(const ScheduledRequest& row, const StepResult* 
   r.num_scheduled_tokens -= num_wrong;
   r.num_scored_tokens =
       std::max(r.num_scored_tokens, std::min(r.num_computed_tokens, r.num_prompt_tokens - 1));
+  e.num_to_replay += num_right;
   if (!row.chosen.empty()) {
     --e.num_pending_samples;
     e.num_drafts_in_flight -= row.num_draft_tokens;

@@ -31,6 +31,7 @@ struct Scheduler::Impl {
     bool is_kv_bad = false;            // computed by a failed step: must not be cached
     int32_t num_pending_samples = 0;   // tokens that steps in flight will append at least
     int32_t num_drafts_in_flight = 0;  // rows in flight of which some may not count
+    int32_t num_to_replay = 0;         // drafts accepted since a step has been scheduled
     size_t offer = 0;                  // index of this step's drafts in `offers`
     RequestAcceptance acceptance;      // how often its drafts are accepted
     int32_t row = 0;                   // index in the decision of `last_step`

@@ -36,6 +36,8 @@ struct ScheduledRequest {
   // Drafts of the previous step, which has not retired. All positions here assume that they are
   // accepted; each rejected one moves the rows back by one.
   int32_t num_unsure = 0;
+  // Accepted drafts of the request's last step, in front of these rows: states take them again.
+  int32_t num_replayed = 0;
   DraftSource draft_source = DraftSource::kNgram;  // used only with drafts
   RowRange chosen;  // rows behind which a token is chosen: none, or the last known one and drafts
   RowRange scored;  // rows of the prompt that give the log-probability of the prompt's next token

@@ -180,6 +180,10 @@ Expected<PlannedDraft> open_draft(const Config& config,
     }
     SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
   }
+  if (planned.model.is_recurrent()) {
+    return unsupported(path + ": found recurrent layers in a model that drafts, whose states keep "
+                              "no rejected token apart; expected attention");
+  }
   if (is_head) SLUICE_TRY_VOID(fit_head(*spec.model_kind, path, target, planned.model));
   SLUICE_TRY(planned.memory.max_model_len, longest(spec, target, planned.model));
   planned.num_tokens = spec.num_speculative_tokens;

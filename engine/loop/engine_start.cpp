@@ -80,7 +80,7 @@ LocalEngine::Core::Core(const Config& config,
                  .speculation = {.max_tokens = speculation.num_speculative_tokens,
                                  .is_fixed = speculation.is_fixed},
                  .follows_drafts = runner->places_rows() && runner->draft_model() == nullptr &&
-                                   !has_tiers(config),
+                                   !has_tiers(config) && !runner->model().is_recurrent(),
                  .preempt_every = config.debug_preempt_every},
                 kv),
       orders(scheduler.num_slots()),

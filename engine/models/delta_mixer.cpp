@@ -6,7 +6,6 @@
 #include <utility>
 
 #include "engine/models/dense_ffn.h"
-#include "engine/models/state_rows.h"
 #include "kernels/elementwise.h"
 #include "kernels/norm.h"
 
@@ -156,17 +155,20 @@ Expected<void> DeltaMixer::load_vectors(const std::string& prefix, WeightStore& 
 // --- Memory ----------------------------------------------------------------------------------
 
 KvGroupSpec DeltaMixer::group(DType) const {
-  return state_group({conv_plane(channels(), config_.conv_taps),
-                      {.num_heads = value_heads_.count,
-                       .width = delta_.key_dim * delta_.value_dim,
-                       .dtype = DType::kF32,
-                       .per = KvPlane::Per::kEntry}});
+  const auto& [convolved, gates] = replayed_columns();
+  return replayed_state_group({conv_plane(channels(), config_.conv_taps),
+                               {.num_heads = value_heads_.count,
+                                .width = delta_.key_dim * delta_.value_dim,
+                                .dtype = DType::kF32,
+                                .per = KvPlane::Per::kEntry}},
+                              config_,
+                              convolved.count + gates.count);
 }
 
 DeltaMixer::Buffers DeltaMixer::layout(const StepBounds& bounds, Arena& arena) const {
   const int64_t tokens = bounds.max_tokens;
   Buffers buffers;
-  buffers.rows = arena.take_floats(tokens * stride());
+  buffers.rows = arena.take_floats(most_state_rows(bounds, config_) * stride());
   if (!columns_.empty()) buffers.stored = arena.take_floats(tokens * stored_);
   if (has_shared_scales(out_)) {
     buffers.gated = arena.take_floats(tokens * align_up(values(), kQuantGroup));
@@ -215,6 +217,7 @@ void DeltaMixer::project_rows(const ForwardContext& context, const LinearInput& 
 void DeltaMixer::run_delta(const ForwardContext& context, const LayerCache& cache) const {
   float* const q = buffers_.rows;
   float* const b = q + channels() + values() + value_heads_.first;
+  replay_rows(context, cache, q, stride(), replayed_columns());
   kernels::short_conv(context.exec,
                       {.x = q,
                        .x_stride = stride(),
@@ -236,7 +239,7 @@ void DeltaMixer::run_delta(const ForwardContext& context, const LayerCache& cach
                        .rate = rate_.data() + value_heads_.first,
                        .dt_bias = dt_bias_.data() + value_heads_.first,
                        .key_heads = key_of_value_,
-                       .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
+                       .num_rows = num_state_rows(context.batch),
                        .num_key_heads = key_heads_.count,
                        .key_dim = delta_.key_dim,
                        .value_dim = delta_.value_dim,

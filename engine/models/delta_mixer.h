@@ -11,6 +11,7 @@
 
 #include "engine/models/halves.h"
 #include "engine/models/rank_share.h"
+#include "engine/models/state_rows.h"
 
 namespace sluice {
 
@@ -58,6 +59,12 @@ class DeltaMixer final : public Mixer {
   Buffers layout(const StepBounds& bounds, Arena& arena) const;
   void project_rows(const ForwardContext& context, const LinearInput& in) const;
   void run_delta(const ForwardContext& context, const LayerCache& cache) const;
+
+  // All but the output's gates.
+  [[nodiscard]] ReplayedColumns replayed_columns() const {
+    return {{{0, channels()}, {channels() + values(), 2 * delta_.num_value_heads}}};
+  }
+
   void run_output(const ForwardContext& context, const HalfOutput& out) const;
 
   [[nodiscard]] int32_t keys() const { return key_heads_.count * delta_.key_dim; }

@@ -119,16 +119,18 @@ Expected<void> MambaMixer::load_vectors(const std::string& prefix, WeightStore& 
 // --- Memory ----------------------------------------------------------------------------------
 
 KvGroupSpec MambaMixer::group(DType) const {
-  return state_group({conv_plane(channels(), config_.conv_taps),
-                      {.num_heads = heads_.count,
-                       .width = mamba_.state_dim * mamba_.head_dim,
-                       .dtype = DType::kF32,
-                       .per = KvPlane::Per::kEntry}});
+  return replayed_state_group({conv_plane(channels(), config_.conv_taps),
+                               {.num_heads = heads_.count,
+                                .width = mamba_.state_dim * mamba_.head_dim,
+                                .dtype = DType::kF32,
+                                .per = KvPlane::Per::kEntry}},
+                              config_,
+                              channels() + mamba_.num_heads);
 }
 
 MambaMixer::Buffers MambaMixer::layout(const StepBounds& bounds, Arena& arena) const {
   Buffers buffers;
-  buffers.rows = arena.take_floats(bounds.max_tokens * stride());
+  buffers.rows = arena.take_floats(most_state_rows(bounds, config_) * stride());
   const std::array<const Projection*, 1> readers = {&out_};
   buffers.sums = arena.take_floats(int64_t{bounds.max_tokens} * mamba_.num_heads);
   buffers.out_in = LinearInput(readers, bounds.max_tokens, arena);
@@ -163,6 +165,12 @@ void MambaMixer::run_mamba(const ForwardContext& context, const LayerCache& cach
   float* const x = buffers_.rows + inner();
   float* const b = x + inner();
   float* const dt = x + channels() + heads_.first;
+  // All but the gates.
+  replay_rows(context,
+              cache,
+              buffers_.rows,
+              stride(),
+              {{{inner(), channels()}, {inner() + channels(), mamba_.num_heads}}});
   kernels::short_conv(context.exec,
                       {.x = x,
                        .x_stride = stride(),
@@ -187,7 +195,7 @@ void MambaMixer::run_mamba(const ForwardContext& context, const LayerCache& cach
                    .skip = skip_.data() + heads_.first,
                    .min_step = mamba_.min_step,
                    .max_step = mamba_.max_step,
-                   .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
+                   .num_rows = num_state_rows(context.batch),
                    .num_heads = heads_.count,
                    .num_groups = groups_.count,
                    .state_dim = mamba_.state_dim,

@@ -258,6 +258,7 @@ struct ModelConfig {
   int32_t num_segments = 1;    // kinds of texts that an encoder tells apart
   int32_t num_positions = 0;   // rows of an encoder's table of positions
   int32_t first_position = 0;  // that of a text's first token
+  int32_t most_drafts = 0;     // rows of a request in a step that its states can take back
   RankShare share;
 
   [[nodiscard]] bool has(FfnKind kind) const {
@@ -309,10 +310,11 @@ inline KvGroupSpec attention_group(const LayerConfig& layer, DType dtype) {
 // Tokens between the states that a prefix cache keeps beside those at the ends of prompts.
 inline constexpr int32_t kSnapshotTokens = 4096;
 
-// Returns a group without layers for states of these planes.
-inline KvGroupSpec state_group(std::vector<KvPlane> planes) {
+// Returns a group without layers for states of these planes, which can take back so many drafts.
+inline KvGroupSpec state_group(std::vector<KvPlane> planes, int32_t most_drafts) {
   return {.kind = KvGroupKind::kState,
           .snapshot_every = kSnapshotTokens,
+          .most_drafts = most_drafts,
           .planes = std::move(planes)};
 }
 
@@ -324,6 +326,10 @@ struct ForwardBatch {
   std::span<const int32_t> query_start_loc;  // [num_reqs + 1]
   std::span<const int32_t> seq_lens;         // [num_reqs]
   std::span<const int32_t> logits_indices;   // rows that a token is sampled from
+  // Rows of each request that states take again, as offsets among all of those, and its drafts, the
+  // last rows. In host memory.
+  std::span<const int32_t> replay_start_loc = {};  // [num_reqs + 1]; empty: none
+  std::span<const int32_t> num_drafts = {};        // [num_reqs]; empty: none
   // Places in token_ids that the thread which runs the step fills before the layers.
   std::span<const kernels::PendingToken> pending_tokens = {};
   // Rows behind drafts that the previous step judges, corrected by the same thread, and those

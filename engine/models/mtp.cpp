@@ -105,10 +105,13 @@ Expected<ModelConfig> mtp_config(const ModelConfig& target, const std::string& p
   }
   if (target.residual_scale != 1) return refuse("scaled halves");
   // Leading layers may be dense, the module has experts as the last ones.
-  const auto layer = std::find_if(target.layers.rbegin(),
-                                  target.layers.rend(),
-                                  [](const LayerConfig& each) { return each.window == 0; });
-  if (layer == target.layers.rend()) return refuse("windows in all layers");
+  const auto layer =
+      std::find_if(target.layers.rbegin(), target.layers.rend(), [](const LayerConfig& each) {
+        const bool attends =
+            each.mixer == MixerKind::kAttention || each.mixer == MixerKind::kLatent;
+        return attends && each.window == 0;
+      });
+  if (layer == target.layers.rend()) return refuse("windows or states in all layers");
   ModelConfig config = target;
   config.num_layers = 1;
   config.layers = {*layer};

@@ -48,14 +48,15 @@ Expected<void> ShortConvMixer::load_conv_weights(const std::string& prefix, Weig
 }
 
 KvGroupSpec ShortConvMixer::group(DType) const {
-  return state_group({conv_plane(channels_.count, config_.conv_taps)});
+  return replayed_state_group(
+      {conv_plane(channels_.count, config_.conv_taps)}, config_, 2 * channels_.count);
 }
 
 ShortConvMixer::Buffers ShortConvMixer::layout(const StepBounds& bounds, Arena& arena) const {
   const int64_t tokens = bounds.max_tokens;
   Buffers buffers;
-  buffers.rows = arena.take_floats(tokens * 3 * channels_.count);
-  buffers.output = arena.take_floats(tokens * channels_.count);
+  buffers.rows = arena.take_floats(most_state_rows(bounds, config_) * 3 * channels_.count);
+  buffers.output = arena.take_floats(most_state_rows(bounds, config_) * channels_.count);
   const std::array<const Projection*, 1> readers = {&out_};
   buffers.out_in = LinearInput(readers, bounds.max_tokens, arena);
   buffers.parts = RankParts(config_, tokens, arena);
@@ -83,6 +84,8 @@ void ShortConvMixer::forward(const ForwardContext& context,
   const std::array<ProjectionOutput, 3> rows = {
       {{buffers_.rows, stride}, {buffers_.rows + n, stride}, {buffers_.rows + 2 * n, stride}}};
   project(context.exec, in_, in, rows, kernels::Epilogue::kStore);
+  // The values and the gate before, which the convolution reads.
+  replay_rows(context, cache, buffers_.rows, stride, {{{0, n}, {2 * n, n}}});
   kernels::short_conv(context.exec,
                       {.x = buffers_.rows + 2 * n,
                        .gate_in = buffers_.rows,

@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/models/state_rows.h"
 
+#include <algorithm>
+
 namespace sluice {
 
 kernels::StateTable state_table(const ForwardBatch& batch, const LayerCache& cache, size_t plane) {
@@ -13,7 +15,46 @@ kernels::StateTable state_table(const ForwardBatch& batch, const LayerCache& cac
           .seq_lens = batch.seq_lens,
           .block_table = batch.block_tables[group].data(),
           .block_table_stride = batch.block_table_strides[group],
-          .tokens_per_entry = view.block_size};
+          .tokens_per_entry = view.block_size,
+          .replay_start_loc = batch.replay_start_loc,
+          .num_drafts = batch.num_drafts};
+}
+
+int32_t num_state_rows(const ForwardBatch& batch) {
+  const int32_t replayed = batch.replay_start_loc.empty() ? 0 : batch.replay_start_loc.back();
+  return static_cast<int32_t>(batch.token_ids.size()) + replayed;
+}
+
+int64_t most_state_rows(const StepBounds& bounds, const ModelConfig& config) {
+  return bounds.max_tokens + int64_t{bounds.max_seqs} * config.most_drafts;
+}
+
+KvGroupSpec replayed_state_group(std::vector<KvPlane> planes,
+                                 const ModelConfig& config,
+                                 int32_t row_floats) {
+  if (config.most_drafts > 0) {
+    planes.push_back({.num_heads = static_cast<int32_t>(ceil_div(row_floats, kernels::kStateLanes)),
+                      .width = config.most_drafts * kernels::kStateLanes,
+                      .dtype = DType::kF32,
+                      .per = KvPlane::Per::kEntry});
+  }
+  return state_group(std::move(planes), config.most_drafts);
+}
+
+void replay_rows(const ForwardContext& context,
+                 const LayerCache& cache,
+                 float* rows,
+                 int64_t row_stride,
+                 const ReplayedColumns& columns) {
+  const ForwardBatch& batch = context.batch;
+  const bool has_any = num_state_rows(batch) > static_cast<int32_t>(batch.token_ids.size()) ||
+                       std::ranges::any_of(batch.num_drafts, [](int32_t n) { return n > 0; });
+  if (!has_any) return;
+  kernels::replay_rows(context.exec,
+                       {.rows = rows,
+                        .row_stride = row_stride,
+                        .columns = {columns[0], columns[1]},
+                        .kept = state_table(batch, cache, cache.planes.size() - 1)});
 }
 
 KvPlane conv_plane(int32_t channels, int32_t taps) {

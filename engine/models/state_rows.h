@@ -2,6 +2,7 @@
 // What mixers that keep states share.
 #pragma once
 
+#include <array>
 #include <span>
 #include <string>
 #include <utility>
@@ -15,6 +16,26 @@ namespace sluice {
 
 // The states of a layer's plane, for the requests of a step.
 kernels::StateTable state_table(const ForwardBatch& batch, const LayerCache& cache, size_t plane);
+
+// Rows of a step and those that it replays, and the most of both together.
+int32_t num_state_rows(const ForwardBatch& batch);
+int64_t most_state_rows(const StepBounds& bounds, const ModelConfig& config);
+
+// What a recurrence reads of a row of projections.
+using ReplayedColumns = std::array<kernels::ReplayRowsArgs::Columns, 2>;
+
+// Makes the rows that requests replay, and keeps drafts, in the last plane of the cache.
+void replay_rows(const ForwardContext& context,
+                 const LayerCache& cache,
+                 float* rows,
+                 int64_t row_stride,
+                 const ReplayedColumns& columns);
+
+// The group of states of these planes, and, where the model can have drafts, of as many rows of so
+// many floats: the last plane.
+KvGroupSpec replayed_state_group(std::vector<KvPlane> planes,
+                                 const ModelConfig& config,
+                                 int32_t row_floats);
 
 // The last inputs of a convolution's channels, which are a multiple of 16.
 KvPlane conv_plane(int32_t channels, int32_t taps);

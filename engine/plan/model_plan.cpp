@@ -266,20 +266,17 @@ Expected<void> check_ranks(const Config& config, const PlanTarget& target) {
                     "tensor-parallel-size");
 }
 
-// Refuses what would move a request's state or take back a part of it.
-Expected<void> check_states(const Config& config,
-                            const SpecConfig& spec,
-                            const ModelConfig& model) {
+// Refuses what would move a request's state; counts the drafts that one takes back. Without a
+// method there are none, also where a client predicts: room for them is up to a sixth of a state.
+Expected<void> plan_states(const Config& config, const SpecConfig& spec, ModelConfig& model) {
   if (!model.is_recurrent()) return {};
+  if (spec.has_method()) model.most_drafts = spec.num_speculative_tokens;
   const auto refuse = [&](const char* knob, const char* what) {
     return make_error(ErrorCode::kUnsupported,
                       "--" + std::string(knob) + ": found it with a model of architecture " +
                           model.architecture + ", whose recurrent layers keep a state: " + what,
                       knob);
   };
-  if (spec.has_method()) {
-    return refuse("speculative-config", "a draft that is rejected could not be taken back");
-  }
   if (config.kv_offloading_size > 0) {
     return refuse("kv-offloading-size", "states have no place below the cache");
   }
@@ -334,7 +331,7 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
   SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
   SLUICE_TRY(const SpecConfig spec, parse_spec_config(config.speculative_config));
-  SLUICE_TRY_VOID(check_states(config, spec, planned.model));
+  SLUICE_TRY_VOID(plan_states(config, spec, planned.model));
   if (spec.has_model()) {
     SLUICE_TRY(planned.draft, open_draft(config, spec, planned.model));
   }

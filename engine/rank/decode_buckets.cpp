@@ -101,6 +101,8 @@ ForwardBatch DecodeBuckets::pad(const ForwardBatch& batch, size_t bucket) {
   query_start_loc_.resize(rows + 1, batch.query_start_loc.back());
   result.seq_lens = seq_lens_;
   result.query_start_loc = query_start_loc_;
+  result.replay_start_loc = {};  // devices have no states, and what warms up has no drafts
+  result.num_drafts = {};
   result.token_ids = padded(batch.token_ids, rows, TokenId{0}, token_ids_);
   result.positions = padded(batch.positions, rows, 0, positions_);
   result.logits_indices = std::span(logits_indices_).first(rows);

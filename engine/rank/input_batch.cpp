@@ -27,6 +27,9 @@ InputBatch::InputBatch(const Bounds& bounds) : bounds_(bounds) {
   query_start_loc_.reserve(max_seqs + 1);
   query_start_loc_.push_back(0);
   seq_lens_.reserve(max_seqs);
+  replay_start_loc_.reserve(max_seqs + 1);
+  replay_start_loc_.push_back(0);
+  num_drafts_.reserve(max_seqs);
   logits_indices_.reserve(static_cast<size_t>(bounds.max_rows));
   pending_tokens_.reserve(max_seqs);
   following_.reserve(static_cast<size_t>(bounds.max_rows));
@@ -48,6 +51,8 @@ void InputBatch::build(const SchedulerOutput& output, std::span<const SlotRows> 
   positions_.clear();
   query_start_loc_.assign(1, 0);
   seq_lens_.clear();
+  replay_start_loc_.assign(1, 0);
+  num_drafts_.clear();
   max_seq_len_ = 0;
   logits_indices_.clear();
   pending_tokens_.clear();
@@ -86,6 +91,8 @@ void InputBatch::build(const SchedulerOutput& output, std::span<const SlotRows> 
     }
     query_start_loc_.push_back(static_cast<int32_t>(token_ids_.size()));
     seq_lens_.push_back(item.end());
+    replay_start_loc_.push_back(replay_start_loc_.back() + item.num_replayed);
+    num_drafts_.push_back(item.num_draft_tokens);
     max_seq_len_ = std::max(max_seq_len_, item.end());
   }
   CHECK(token_ids.empty() && scored_tokens.empty() && blocks.empty());
@@ -180,6 +187,8 @@ ForwardBatch InputBatch::view() const {
           .query_start_loc = query_start_loc_,
           .seq_lens = seq_lens_,
           .logits_indices = logits_indices_,
+          .replay_start_loc = replay_start_loc_,
+          .num_drafts = num_drafts_,
           .pending_tokens = pending_tokens_,
           .following = following_,
           .judged_drafts = judged_drafts_,

@@ -84,6 +84,8 @@ class InputBatch {
   std::vector<int32_t> positions_;
   std::vector<int32_t> query_start_loc_;
   std::vector<int32_t> seq_lens_;
+  std::vector<int32_t> replay_start_loc_;
+  std::vector<int32_t> num_drafts_;
   int32_t max_seq_len_ = 0;
   std::vector<int32_t> logits_indices_;
   std::vector<std::vector<int64_t>> slot_mapping_;  // [group][token]

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstring>
+#include <limits>
 #include <type_traits>
 
 namespace sluice {
@@ -79,6 +80,8 @@ std::span<const std::byte> RankFrameWriter::write(const RankJob& job) {
     append(bytes_, step.query_start_loc);
     append(bytes_, step.seq_lens);
     append(bytes_, step.logits_indices);
+    append(bytes_, step.replay_start_loc);
+    append(bytes_, step.num_drafts);
     append(bytes_, job.copies);
     for (size_t group = 0; group < step.slot_mapping.size(); ++group) {
       append(bytes_, step.slot_mapping[group]);
@@ -135,7 +138,7 @@ RankFrameReader::RankFrameReader(Bounds bounds) : bounds_(std::move(bounds)) {
     return static_cast<uint64_t>(kAlignment + align_up(count * static_cast<int64_t>(width), 8));
   };
   max_bytes_ = 2 * array(batch.max_tokens, sizeof(int32_t)) +
-               2 * array(batch.max_seqs + 1, sizeof(int32_t)) +
+               4 * array(batch.max_seqs + 1, sizeof(int32_t)) +
                array(batch.max_rows, sizeof(int32_t)) + array(max_copies(), sizeof(KvBlockCopy));
   for (const auto& table : batch.tables) {
     max_bytes_ += array(batch.max_tokens, sizeof(int64_t)) +
@@ -200,6 +203,7 @@ Expected<void> RankFrameReader::read_layers(std::span<const std::byte> payload) 
   bool is_whole = take(payload, tokens, token_ids_) && take(payload, tokens, positions_) &&
                   take(payload, seqs + 1, query_start_loc_) && take(payload, seqs, seq_lens_) &&
                   take(payload, static_cast<size_t>(batch.max_rows), logits_indices_) &&
+                  take(payload, seqs + 1, replay_start_loc_) && take(payload, seqs, num_drafts_) &&
                   take(payload, static_cast<size_t>(max_copies()), copies_);
   for (size_t group = 0; is_whole && group < num_groups; ++group) {
     const auto entries = static_cast<size_t>(batch.tables[group].max_entries);
@@ -218,6 +222,8 @@ Expected<void> RankFrameReader::read_layers(std::span<const std::byte> payload) 
            .query_start_loc = query_start_loc_,
            .seq_lens = seq_lens_,
            .logits_indices = logits_indices_,
+           .replay_start_loc = replay_start_loc_,
+           .num_drafts = num_drafts_,
            .slot_mapping = slot_mapping_views_,
            .block_tables = block_table_views_,
            .block_table_strides = block_table_strides_,
@@ -240,6 +246,7 @@ Expected<void> RankFrameReader::check_step(int32_t longest) {
       !all_within<int32_t>(logits_indices_, 0, num_tokens)) {
     return broken("found a token, position, length or row outside of the model's");
   }
+  if (!are_drafts_valid()) return broken("found drafts that no state can take back");
   for (size_t group = 0; group < block_tables_.size(); ++group) {
     block_table_strides_[group] =
         entries_of(longest, bounds_.rank.batch.tables[group].tokens_per_entry);
@@ -254,6 +261,27 @@ Expected<void> RankFrameReader::check_step(int32_t longest) {
     if (!all_within<int32_t>(ends, 0, blocks)) return broken("found a copy outside of the cache");
   }
   return {};
+}
+
+// States keep as many drafts as their group says, behind a token at least.
+bool RankFrameReader::are_drafts_valid() const {
+  if (replay_start_loc_.empty() && num_drafts_.empty()) return true;
+  if (replay_start_loc_.size() != query_start_loc_.size() ||
+      num_drafts_.size() != seq_lens_.size() || replay_start_loc_.front() != 0 ||
+      !std::ranges::is_sorted(replay_start_loc_)) {
+    return false;
+  }
+  int32_t most = std::numeric_limits<int32_t>::max();
+  for (const KvGroupSpec& group : bounds_.groups) {
+    if (group.kind == KvGroupKind::kState) most = std::min(most, group.most_drafts);
+  }
+  for (size_t i = 0; i < seq_lens_.size(); ++i) {
+    const int32_t rows = query_start_loc_[i + 1] - query_start_loc_[i];
+    const int32_t replayed = replay_start_loc_[i + 1] - replay_start_loc_[i];
+    if (num_drafts_[i] < 0 || num_drafts_[i] > std::min(most, std::max(rows - 1, 0))) return false;
+    if (replayed > 0 && replayed > std::min(most, seq_lens_[i] - rows - 1)) return false;
+  }
+  return true;
 }
 
 bool RankFrameReader::are_blocks_valid(size_t group) const {

@@ -73,6 +73,7 @@ class RankFrameReader {
  private:
   Expected<void> read_layers(std::span<const std::byte> payload);
   Expected<void> check_step(int32_t longest);
+  [[nodiscard]] bool are_drafts_valid() const;
   [[nodiscard]] bool are_blocks_valid(size_t group) const;
   [[nodiscard]] int64_t max_copies() const;
 
@@ -87,6 +88,8 @@ class RankFrameReader {
   std::vector<int32_t> query_start_loc_;
   std::vector<int32_t> seq_lens_;
   std::vector<int32_t> logits_indices_;
+  std::vector<int32_t> replay_start_loc_;
+  std::vector<int32_t> num_drafts_;
   std::vector<std::vector<int64_t>> slot_mapping_;
   std::vector<std::vector<int32_t>> block_tables_;
   std::vector<std::span<const int64_t>> slot_mapping_views_;

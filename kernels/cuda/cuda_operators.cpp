@@ -363,6 +363,10 @@ void scatter_kv_blocks(const ExecContext& ctx, const KvBlocksArgs& args) {
 }
 
 // Refused when the model was loaded (check_recurrent).
+void replay_rows(const ExecContext&, const ReplayRowsArgs&) {
+  SLUICE_UNREACHABLE("cuda replay_rows");
+}
+
 void short_conv(const ExecContext&, const ShortConvArgs&) {
   SLUICE_UNREACHABLE("cuda short_conv");
 }

@@ -15,6 +15,7 @@
 #include "engine/engine.h"
 #include "engine/parallel/group_socket.h"
 #include "quant/format.h"
+#include "tests/engine/speculation_rig.h"
 #include "tests/support/collecting_sink.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/random_model.h"
@@ -53,10 +54,10 @@ struct Run {
   std::string key;
 };
 
-Run run_on_one(const Config& config) {
+Run run_on_one(const Config& config, const std::vector<ValidRequest>& list = requests()) {
   const std::unique_ptr<Engine> engine = testing::start_engine(config);
   if (engine == nullptr) return {};
-  return {testing::run_together(*engine, requests()), engine->model().system_fingerprint};
+  return {testing::run_together(*engine, list), engine->model().system_fingerprint};
 }
 
 int32_t free_port() {
@@ -65,7 +66,10 @@ int32_t free_port() {
   return (*listener)->port();
 }
 
-Run run_on_nodes(Config config, int32_t size, const std::string& transport) {
+Run run_on_nodes(Config config,
+                 int32_t size,
+                 const std::string& transport,
+                 const std::vector<ValidRequest>& list = requests()) {
   config.kv_transport = transport;
   config.master_port = free_port();
   config.nnodes = config.tensor_parallel_size = size;
@@ -75,7 +79,7 @@ Run run_on_nodes(Config config, int32_t size, const std::string& transport) {
     own.node_rank = rank;
     followers.push_back(std::async(std::launch::async, [own] { return run_follower_node(own); }));
   }
-  Run run = run_on_one(config);
+  Run run = run_on_one(config, list);
   for (auto& follower : followers) {
     const Expected<void> ended = follower.get();
     EXPECT_TRUE(ended.has_value()) << ended.error().message;
@@ -123,6 +127,23 @@ TEST(Nodes, EveryKindOfLayerGivesTheBitsOfOneRank) {
     expect_same_on({2, 4}, config, name);
     if (HasFailure()) return;
   }
+}
+
+// States take accepted drafts in the next step, on each node from what it has kept.
+TEST(Nodes, DraftsChangeNoStateOnAnyNode) {
+  const TemporaryFolder folder;
+  write_model(
+      folder, "models/qwen3-5", {{"linear_num_key_heads", 4}, {"linear_num_value_heads", 8}});
+  Config config = base_config(folder.path());
+  config.load_format = "dummy";
+  config.kv_cache_memory = int64_t{16} << 20;
+  std::vector<ValidRequest> drafted = requests();
+  for (ValidRequest& request : drafted) request.sampling.max_tokens = 40;
+  const std::vector<Collected> expected = run_on_one(config, drafted).answers;
+  ASSERT_EQ(expected.size(), drafted.size());
+  for (size_t i = 0; i < drafted.size(); ++i) drafted[i].prediction = expected[i].tokens;
+  config.speculative_config = testing::replay(0.3, 4);
+  testing::expect_same(expected, run_on_nodes(config, 2, "shm", drafted).answers, "with drafts");
 }
 
 TEST(Nodes, EveryWeightFormatAndActivationWidthGivesTheBitsOfOneRank) {

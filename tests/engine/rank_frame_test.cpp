@@ -38,8 +38,10 @@ SchedulerOutput decision() {
   ScheduledRequest first;
   first.num_computed_tokens = 30;
   first.num_scheduled_tokens = 4;
+  first.num_replayed = 2;
   ScheduledRequest second;
   second.num_scheduled_tokens = 2;
+  second.num_draft_tokens = 1;
   second.chosen = {1, 2};
   output.scheduled = {first, second};
   output.token_ids = {1, 2, 3, 4, 5, 99};
@@ -87,6 +89,8 @@ TEST_F(RankFrames, AStepIsReadAsItWasWritten) {
   EXPECT_EQ(list(step.query_start_loc), list(step_.query_start_loc));
   EXPECT_EQ(list(step.seq_lens), list(step_.seq_lens));
   EXPECT_EQ(list(step.logits_indices), list(step_.logits_indices));
+  EXPECT_EQ(list(step.replay_start_loc), list(step_.replay_start_loc));
+  EXPECT_EQ(list(step.num_drafts), list(step_.num_drafts));
   EXPECT_EQ(step.max_seq_len, step_.max_seq_len);
   EXPECT_EQ(list((*job)->copies), copies_);
   for (size_t group = 0; group < kGroups.size(); ++group) {
@@ -160,6 +164,12 @@ TEST_F(RankFrames, ValuesOutsideOfTheBoundsAreRefused) {
   EXPECT_TRUE(refused([&] { step_.seq_lens = lengths; }));
   starts[1] = 7;
   EXPECT_TRUE(refused([&] { step_.query_start_loc = starts; }));
+  // More than the tokens in front, and more than the rows behind the first.
+  const std::vector<int32_t> replayed = {0, 30, 30};
+  EXPECT_TRUE(refused([&] { step_.replay_start_loc = replayed; }));
+  const std::vector<int32_t> drafts = {0, 2};
+  EXPECT_TRUE(refused([&] { step_.num_drafts = drafts; }));
+  EXPECT_TRUE(refused([&] { step_.num_drafts = {}; }));
   EXPECT_TRUE(refused([&] { copies_.front().group = 2; }));
   EXPECT_TRUE(refused([&] { copies_.front().to = BlockId{30}; }));
   std::vector<int64_t> slots = list(step_.slot_mapping[0]);

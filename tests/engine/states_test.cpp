@@ -16,6 +16,7 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
+#include "tests/engine/speculation_rig.h"
 #include "tests/support/covering_array.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
@@ -35,6 +36,18 @@ Config config_of(const std::string& model) {
   config.kv_cache_memory = int64_t{32} << 20;
   config.threads = 1;
   return config;
+}
+
+// "replay" drafts what a request predicts, with errors.
+std::string speculation_of(const std::string& drafts) {
+  if (drafts == "off") return "";
+  if (drafts == "replay") return testing::replay(0.2, 12);
+  std::string text = R"({"num_speculative_tokens":4,"adaptive":false,"method":")" + drafts + '"';
+  if (drafts == "ngram,suffix") text += R"(,"prompt_lookup_max":2,"prompt_lookup_min":1)";
+  if (drafts == "draft_model") {
+    text += R"(,"model":")" + golden_folder() + R"(/models/engine-experts.gguf")";
+  }
+  return text + "}";
 }
 
 // Prompts with common beginnings, some of which are conversations that go on.
@@ -72,6 +85,7 @@ enum Axis : uint8_t {
   kIsa,
   kStates,
   kRanks,
+  kDrafts,
   kNumAxes
 };
 
@@ -88,6 +102,7 @@ Values all_values() {
   values[kIsa] = testing::usable_isas();
   values[kStates] = {"many", "few"};
   values[kRanks] = {"1", "2", "4"};
+  values[kDrafts] = {"off", "replay", "ngram,suffix", "draft_model"};
   return values;
 }
 
@@ -106,7 +121,9 @@ class States : public ::testing::TestWithParam<std::string> {
     config.tensor_parallel_size = std::stoi(value(kRanks));
     // Little more than one request: snapshots are evicted all the time.
     if (value(kStates) == "few") config.kv_cache_memory = few_bytes();
-    // Heads that ranks have twice.
+    config.speculative_config = speculation_of(value(kDrafts));
+    // What drafts take beside each state, or beside each token; and heads that ranks have twice.
+    if (value(kDrafts) != "off") config.kv_cache_memory *= 4;
     if (value(kRanks) == "4") config.kv_cache_memory *= 2;
     return config;
   }
@@ -137,6 +154,8 @@ TEST_P(States, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
   const std::unique_ptr<Engine> reference = start_engine(alone);
   ASSERT_NE(reference, nullptr);
   const std::vector<Collected> expected = testing::run_alone(*reference, requests);
+  std::vector<ValidRequest> predicting = requests;
+  for (size_t i = 0; i < requests.size(); ++i) predicting[i].prediction = expected[i].tokens;
 
   const Values values = all_values();
   std::vector<size_t> sizes;
@@ -144,6 +163,8 @@ TEST_P(States, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
   uint64_t num_tokens = 0;
   uint64_t num_hits = 0;
   uint64_t num_preemptions = 0;
+  uint64_t num_accepted = 0;
+  uint64_t num_rejected = 0;
   for (const ArrayRow& row : testing::covering_array(sizes)) {
     std::string what;
     for (size_t a = 0; a < kNumAxes; ++a) what += values[a][row[a]] + " ";
@@ -155,7 +176,8 @@ TEST_P(States, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
     for (size_t from = 0; from < count; from += kPart) {
       const auto begin = static_cast<ptrdiff_t>(from);
       const auto end = static_cast<ptrdiff_t>(std::min(from + kPart, count));
-      const std::vector<ValidRequest> part(requests.begin() + begin, requests.begin() + end);
+      const auto& all = values[kDrafts][row[kDrafts]] == "off" ? requests : predicting;
+      const std::vector<ValidRequest> part(all.begin() + begin, all.begin() + end);
       warm_up(*engine, values[kPrefix][row[kPrefix]], part);
       const std::vector<Collected> results = run_together(*engine, part);
       testing::expect_same({expected.begin() + begin, expected.begin() + end}, results, what);
@@ -165,11 +187,16 @@ TEST_P(States, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
     const EngineStats stats = engine->stats();
     num_hits += stats.prefix_cache_hits;
     num_preemptions += stats.num_preemptions;
+    num_accepted += testing::sum(stats.drafts.num_accepted_tokens);
+    num_rejected += testing::sum(stats.drafts.num_draft_tokens) -
+                    testing::sum(stats.drafts.num_accepted_tokens);
   }
   std::printf("%llu tokens compared\n", static_cast<unsigned long long>(num_tokens));
   EXPECT_GT(num_tokens, full ? 400'000U : 5'000U);
   EXPECT_GT(num_hits, 1000U);
   EXPECT_GT(num_preemptions, 0U);
+  EXPECT_GT(num_accepted, 500U);
+  EXPECT_GT(num_rejected, 500U);
 }
 
 // Eight turns; a second conversation begins with the same system prompt, then a third.
@@ -233,9 +260,6 @@ TEST_P(States, WhatCannotMoveAStateIsRefusedByName) {
     EXPECT_EQ(engine.error().param, knob);
   };
   Config config = config_of(GetParam());
-  config.speculative_config = R"({"method":"ngram","num_speculative_tokens":3})";
-  expect_refused(config, "speculative-config");
-  config = config_of(GetParam());
   config.kv_offloading_size = 1;
   expect_refused(config, "kv-offloading-size");
   config = config_of(GetParam());

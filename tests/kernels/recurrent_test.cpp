@@ -342,6 +342,94 @@ TEST(DeltaRule, RequestsOfAStepDoNotSeeEachOther) {
   }
 }
 
+// --- Drafts --------------------------------------------------------------------------------------
+
+// A request whose steps after its prompt are a token and drafts, of which some are accepted.
+struct Drafted {
+  static constexpr int32_t kMostDrafts = 3;
+
+  const Conv& conv;
+  const ExecContext& ctx;
+  Blocks states{{0, 0, 1, 1, 1, 2, 2, 3, 3, 3}, 3 * kChannels};
+  Blocks kept{states.table, kMostDrafts* kChannels};
+  int32_t num_replayed = 0;
+
+  // Runs the rows in front of `end` and behind `begin`, the last `drafts` of which are drafts that
+  // are right up to `accepted`. Returns the outputs of this step's rows.
+  std::vector<float> run(int32_t begin, int32_t end, int32_t drafts, int32_t accepted) {
+    const int32_t num_rows = end - begin;
+    const auto first = conv.x.begin() + begin * kChannels;
+    std::vector<float> rows(first, first + num_rows * kChannels);
+    std::fill_n(
+        rows.end() - (drafts - accepted) * kChannels, (drafts - accepted) * kChannels, 9.0F);
+    rows.resize(static_cast<size_t>(num_rows + num_replayed) * kChannels, std::nanf(""));
+    const std::vector<int32_t> starts = {0, num_rows};
+    const std::vector<int32_t> lens = {end};
+    const std::vector<int32_t> replays = {0, num_replayed};
+    const std::vector<int32_t> num_drafts = {drafts};
+    const auto table = [&](Blocks& blocks) {
+      return StateTable{.states = blocks.states.data(),
+                        .block_floats = blocks.block_floats,
+                        .query_start_loc = starts,
+                        .seq_lens = lens,
+                        .block_table = blocks.table.data(),
+                        .block_table_stride = static_cast<int32_t>(blocks.table.size()),
+                        .tokens_per_entry = Blocks::kPerEntry,
+                        .replay_start_loc = replays,
+                        .num_drafts = num_drafts};
+    };
+    replay_rows(ctx,
+                {.rows = rows.data(),
+                 .row_stride = kChannels,
+                 .columns = {{0, 16}, {16, kChannels - 16}},
+                 .kept = table(kept)});
+    short_conv(ctx,
+               {.x = rows.data(),
+                .x_stride = kChannels,
+                .out = rows.data(),
+                .out_stride = kChannels,
+                .n = kChannels,
+                .taps = conv.taps,
+                .weight = conv.weight.data(),
+                .bias = conv.bias.data(),
+                .silu = conv.silu,
+                .state = table(states)});
+    num_replayed = accepted;
+    rows.resize(static_cast<size_t>(num_rows) * kChannels);
+    return rows;
+  }
+};
+
+TEST(ReplayRows, DraftsLeaveTheBitsOfWhatWasAccepted) {
+  const Conv conv(4, true, false, true);
+  const auto scalar = test::make_device("scalar", 1);
+  Blocks one({0, 0, 1, 1, 1, 2, 2, 3, 3, 3}, 3 * kChannels);
+  const std::vector<float> expected = conv.run(scalar->context(), {kTokens}, one);
+  for (const auto& device : test::devices({1})) {
+    for (int32_t seed = 0; seed < 8; ++seed) {
+      Random random(static_cast<uint64_t>(seed));
+      Drafted drafted{.conv = conv, .ctx = device.device->context()};
+      int32_t begin = 6;
+      drafted.run(0, begin, 0, 0);
+      while (begin < kTokens) {
+        const int32_t sure = begin + 1;
+        const int32_t in_entry = Blocks::kPerEntry - sure % Blocks::kPerEntry - 1;
+        const int32_t drafts = std::min(in_entry, kTokens - sure);
+        const auto accepted = std::min(
+            drafts, static_cast<int32_t>(random.uniform() * static_cast<float>(drafts + 1)));
+        const std::vector<float> out = drafted.run(begin, sure + drafts, drafts, accepted);
+        const size_t right = static_cast<size_t>(1 + accepted) * kChannels * sizeof(float);
+        ASSERT_EQ(std::memcmp(out.data(), expected.data() + begin * kChannels, right), 0)
+            << device.name << " at " << begin;
+        begin = sure + accepted;
+      }
+      for (const int32_t snapshot : {0, 1, 2}) {
+        ASSERT_EQ(drafted.states.block(snapshot), one.block(snapshot)) << device.name;
+      }
+    }
+  }
+}
+
 // --- Mamba-2 -------------------------------------------------------------------------------------
 
 constexpr int32_t kHeads = 18;  // more than 16, in pairs by group
@@ -467,86 +555,6 @@ TEST(Mamba2, ASnapshotHasTheBitsOfTheRunningState) {
   EXPECT_EQ(blocks.block(0), cut.block(0));
   EXPECT_EQ(blocks.block(1), cut.block(1));
   EXPECT_NE(blocks.block(0), blocks.block(1));
-}
-
-// --- Gated norm ----------------------------------------------------------------------------------
-
-// In double: the gate, then the norm of each group.
-std::vector<double> gated(const std::vector<float>& x,
-                          const std::vector<float>& gate,
-                          const std::vector<float>& weight,
-                          int32_t groups) {
-  std::vector<double> y(x.begin(), x.end());
-  for (size_t i = 0; i < y.size(); ++i) y[i] *= gate[i] / (1 + std::exp(-double{gate[i]}));
-  const size_t width = weight.size();
-  const size_t n = width / static_cast<size_t>(groups);
-  for (size_t first = 0; first < y.size(); first += n) {
-    double sum = 0;
-    for (size_t i = first; i < first + n; ++i) sum += y[i] * y[i];
-    const double r = 1 / std::sqrt(sum / static_cast<double>(n) + 1e-5);
-    for (size_t i = first; i < first + n; ++i) y[i] *= r * weight[i % width];
-  }
-  return y;
-}
-
-TEST(GatedNorm, GatesAndThenNormsEachGroup) {
-  constexpr int32_t kRows = 3;
-  constexpr int32_t kHeads = 3;
-  constexpr int32_t kHead = 32;
-  constexpr int32_t kNormed = kHeads * kHead;
-  constexpr int32_t kStride = 128;
-  Random random(13);
-  const std::vector<float> x = random.normals(kRows * kNormed);
-  const std::vector<float> gate = random.normals(kRows * kNormed);
-  const std::vector<float> weight = random.normals(kNormed);
-  for (const int32_t groups : {1, 3}) {
-    const std::vector<double> exact = gated(x, gate, weight, groups);
-    std::vector<float> first;
-    for (const auto& device : test::devices({1, 2})) {
-      std::vector<float> y(kRows * kStride);
-      for (int32_t row = 0; row < kRows; ++row) {
-        std::copy_n(x.data() + row * kNormed, kNormed, y.data() + row * kStride);
-      }
-      // Two ranks' heads, which join a group's norm.
-      std::vector<std::vector<float>> sums(2, std::vector<float>(kRows * kHeads));
-      const std::array<std::pair<int32_t, int32_t>, 2> ranks = {{{0, 2}, {2, 1}}};
-      for (size_t rank = 0; rank < 2; ++rank) {
-        const auto [begin, count] = ranks[rank];
-        gated_squares(device.device->context(),
-                      {.x = y.data() + begin * kHead,
-                       .x_stride = kStride,
-                       .gate = gate.data() + begin * kHead,
-                       .gate_stride = kNormed,
-                       .num_rows = kRows,
-                       .num_heads = count,
-                       .n = kHead,
-                       .sums = sums[rank].data(),
-                       .first = begin,
-                       .whole = kHeads});
-      }
-      for (const auto& [begin, count] : ranks) {
-        group_norm(device.device->context(),
-                   {.x = y.data() + begin * kHead,
-                    .x_stride = kStride,
-                    .num_rows = kRows,
-                    .num_heads = count,
-                    .n = kHead,
-                    .parts = {sums[0].data(), sums[1].data()},
-                    .num_parts = 2,
-                    .first = begin,
-                    .whole = kHeads,
-                    .num_groups = groups,
-                    .weight = weight.data() + begin * kHead,
-                    .eps = 1e-5F});
-      }
-      if (first.empty()) first = y;
-      ASSERT_EQ(std::memcmp(y.data(), first.data(), y.size() * 4), 0) << device.name;
-      for (int32_t i = 0; i < kRows * kNormed; ++i) {
-        const int32_t at = i / kNormed * kStride + i % kNormed;
-        ASSERT_NEAR(y[static_cast<size_t>(at)], exact[static_cast<size_t>(i)], 3e-6) << groups;
-      }
-    }
-  }
 }
 
 }  // namespace

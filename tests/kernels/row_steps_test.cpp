@@ -4,10 +4,15 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <array>
+#include <cmath>
 #include <cstring>
 #include <random>
+#include <utility>
 #include <vector>
 
+#include "kernels/recurrent.h"
 #include "quant/repack.h"
 #include "tests/kernels/devices.h"
 #include "tests/kernels/linear_reference.h"
@@ -180,6 +185,84 @@ TEST(RowSteps, FollowFewRowsOfIntegersOverAnyNumberOfTiles) {
     for (const int32_t rows : {3, 4, 5, 8, 9, 15, 16, 40, 127, 128}) {
       for (const int32_t n : {kOut, 16 * 12 * 2, 16 * 12 * 3 + 5}) {
         expect_same_sums(device.device->context(), rows, n);
+      }
+    }
+  }
+}
+
+// In double: the gate, then the norm of each group.
+std::vector<double> gated_and_normed(const std::vector<float>& x,
+                                     const std::vector<float>& gate,
+                                     const std::vector<float>& weight,
+                                     int32_t groups) {
+  std::vector<double> y(x.begin(), x.end());
+  for (size_t i = 0; i < y.size(); ++i) y[i] *= gate[i] / (1 + std::exp(-double{gate[i]}));
+  const size_t width = weight.size();
+  const size_t n = width / static_cast<size_t>(groups);
+  for (size_t first = 0; first < y.size(); first += n) {
+    double sum = 0;
+    for (size_t i = first; i < first + n; ++i) sum += y[i] * y[i];
+    const double r = 1 / std::sqrt(sum / static_cast<double>(n) + 1e-5);
+    for (size_t i = first; i < first + n; ++i) y[i] *= r * weight[i % width];
+  }
+  return y;
+}
+
+TEST(GatedNorm, GatesAndThenNormsEachGroup) {
+  constexpr int32_t kRows = 3;
+  constexpr int32_t kHeads = 3;
+  constexpr int32_t kHead = 32;
+  constexpr int32_t kNormed = kHeads * kHead;
+  constexpr int32_t kStride = 128;
+  test::Random random(13);
+  const std::vector<float> x = random.normals(kRows * kNormed);
+  const std::vector<float> gate = random.normals(kRows * kNormed);
+  const std::vector<float> weight = random.normals(kNormed);
+  for (const int32_t groups : {1, 3}) {
+    const std::vector<double> exact = gated_and_normed(x, gate, weight, groups);
+    std::vector<float> first;
+    for (const auto& device : test::devices({1, 2})) {
+      std::vector<float> y(kRows * kStride);
+      for (int32_t row = 0; row < kRows; ++row) {
+        std::copy_n(x.data() + row * kNormed, kNormed, y.data() + row * kStride);
+      }
+      // Two ranks' heads, which join a group's norm.
+      std::vector<std::vector<float>> sums(2, std::vector<float>(kRows * kHeads));
+      const std::array<std::pair<int32_t, int32_t>, 2> ranks = {{{0, 2}, {2, 1}}};
+      for (size_t rank = 0; rank < 2; ++rank) {
+        const auto [begin, count] = ranks[rank];
+        gated_squares(device.device->context(),
+                      {.x = y.data() + begin * kHead,
+                       .x_stride = kStride,
+                       .gate = gate.data() + begin * kHead,
+                       .gate_stride = kNormed,
+                       .num_rows = kRows,
+                       .num_heads = count,
+                       .n = kHead,
+                       .sums = sums[rank].data(),
+                       .first = begin,
+                       .whole = kHeads});
+      }
+      for (const auto& [begin, count] : ranks) {
+        group_norm(device.device->context(),
+                   {.x = y.data() + begin * kHead,
+                    .x_stride = kStride,
+                    .num_rows = kRows,
+                    .num_heads = count,
+                    .n = kHead,
+                    .parts = {sums[0].data(), sums[1].data()},
+                    .num_parts = 2,
+                    .first = begin,
+                    .whole = kHeads,
+                    .num_groups = groups,
+                    .weight = weight.data() + begin * kHead,
+                    .eps = 1e-5F});
+      }
+      if (first.empty()) first = y;
+      ASSERT_EQ(std::memcmp(y.data(), first.data(), y.size() * 4), 0) << device.name;
+      for (int32_t i = 0; i < kRows * kNormed; ++i) {
+        const int32_t at = i / kNormed * kStride + i % kNormed;
+        ASSERT_NEAR(y[static_cast<size_t>(at)], exact[static_cast<size_t>(i)], 3e-6) << groups;
       }
     }
   }

@@ -354,6 +354,17 @@ TEST(KvStates, WithoutAPrefixCacheThereIsOneState) {
   EXPECT_EQ(kv.check_integrity(), "");
 }
 
+TEST(KvStates, DraftsEndInFrontOfAnEntrysEnd) {
+  KvGroupSpec states = sparse_states(4);
+  EXPECT_EQ(KvCacheManager(kOptions, {full(8), states}).most_drafts(8), 0);
+  states.most_drafts = 2;
+  const KvCacheManager kv(kOptions, {full(8), states});
+  for (int32_t tokens = 4; tokens < 12; ++tokens) {
+    EXPECT_EQ(kv.most_drafts(tokens), std::min(2, 3 - tokens % 4)) << tokens;
+  }
+  EXPECT_GT(KvCacheManager(kOptions, {full(8)}).most_drafts(7), 1000);
+}
+
 TEST(KvStates, SnapshotsAreAtTheEndsOfPromptAndAnswerAndEverySoManyTokens) {
   KvCacheManager kv(kOptions, {full(64), sparse_states(16, 16)});
   const std::vector<TokenId> tokens = iota(55);

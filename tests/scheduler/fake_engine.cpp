@@ -45,7 +45,10 @@ FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
     draft_rate_ = chance(0.5) ? 1.0 : 0.5;
     right_draft_rate_ = chance(0.2) ? 0.0 : chance(0.3) ? 1.0 : 0.8;
   }
-  options_.follows_drafts = depth_ >= 2 && chance(0.6);
+  // Where states take drafts back, the runner must know how many were accepted.
+  const bool takes_back =
+      std::ranges::any_of(groups_, [](const KvGroupSpec& group) { return group.most_drafts > 0; });
+  options_.follows_drafts = depth_ >= 2 && chance(0.6) && !takes_back;
   options_.speculation.is_fixed = chance(0.7);
   options_.max_chosen_rows = chance(0.5) ? 0 : between(1, 40);
   if (kv_options_.enable_prefix_caching && chance(0.5)) {
@@ -72,6 +75,7 @@ FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
     const auto slots =
         static_cast<size_t>(group.kind == KvGroupKind::kState ? 1 : kv_options_.block_size);
     storage_.emplace_back(num_blocks * slots, 0xDEAD);
+    kept_drafts_.emplace_back(num_blocks);
     readers_.emplace_back(num_blocks, 0);
   }
 }
@@ -87,11 +91,11 @@ void FakeEngine::draw_groups(int32_t blocks_for_longest) {
   const KvGroupSpec windowed{
       .kind = KvGroupKind::kWindow, .window = window, .num_blocks = pool(window_blocks)};
   const int32_t interval = kv_options_.block_size * between(1, 4);
-  const KvGroupSpec state{
-      .kind = KvGroupKind::kState,
-      .interval = interval,
-      .snapshot_every = chance(0.3) ? 0 : interval * between(1, 6),
-      .num_blocks = pool(2)};
+  const KvGroupSpec state{.kind = KvGroupKind::kState,
+                          .interval = interval,
+                          .snapshot_every = chance(0.3) ? 0 : interval * between(1, 6),
+                          .most_drafts = chance(0.3) ? 0 : between(1, 9),
+                          .num_blocks = pool(2)};
   switch (draw(6)) {
     case 0:
       groups_ = {full};
@@ -120,15 +124,15 @@ std::string FakeEngine::describe() const {
   std::ostringstream out;
   out << "seed " << seed_ << ": block_size " << kv_options_.block_size << ", caching "
       << kv_options_.enable_prefix_caching << ", seqs " << options_.max_num_seqs << ", tokens "
-      << options_.max_num_batched_tokens << ", target_ms " << options_.step_target_ms
-      << ", share " << options_.max_prefill_share
-      << ", partial " << options_.max_num_partial_prefills << ", queue "
-      << options_.max_num_queued_reqs << ", model_len " << options_.max_model_len
+      << options_.max_num_batched_tokens << ", target_ms " << options_.step_target_ms << ", share "
+      << options_.max_prefill_share << ", partial " << options_.max_num_partial_prefills
+      << ", queue " << options_.max_num_queued_reqs << ", model_len " << options_.max_model_len
       << ", preempt_every " << options_.preempt_every << ", aging " << options_.priority_aging_ms
       << ", depth " << depth_ << ", groups";
   for (const KvGroupSpec& group : groups_) {
     out << " (kind " << static_cast<int>(group.kind) << " window " << group.window << " interval "
-        << group.interval << " snapshots " << group.snapshot_every << " blocks " << group.num_blocks << ")";
+        << group.interval << " snapshots " << group.snapshot_every << " blocks " << group.num_blocks
+        << ")";
   }
   return out.str();
 }
@@ -274,7 +278,7 @@ void FakeEngine::end_transfers(bool all) {
 
 void FakeEngine::check_state_read(const Row& row, size_t group) {
   const Shadow& shadow = shadows_[row.shadow];
-  const int32_t start = row.scheduled.num_computed_tokens;
+  const int32_t start = row.scheduled.num_computed_tokens - row.scheduled.num_replayed;
   if (start == 0) return;
   const int32_t entry = (start - 1) / groups_[group].interval;
   const BlockId block = row.tables[group][static_cast<size_t>(entry)];
@@ -283,6 +287,29 @@ void FakeEngine::check_state_read(const Row& row, size_t group) {
       shadow.prefix_hash[static_cast<size_t>(start)]) {
     wrong("a state is not that of the prefix");
   }
+  const std::vector<uint64_t>& drafts = kept_drafts_[group][static_cast<size_t>(block.value)];
+  const auto first = shadow.prefix_hash.begin() + start + 1;
+  const auto replayed = static_cast<size_t>(row.scheduled.num_replayed);
+  if (replayed > drafts.size() ||
+      !std::equal(first, first + row.scheduled.num_replayed, drafts.begin())) {
+    wrong("a row replays other drafts than those that were accepted");
+  }
+}
+
+// Leaves the states in front of the row's drafts, which it keeps beside the last one.
+void FakeEngine::write_states(const Row& row, size_t group) {
+  const ScheduledRequest& scheduled = row.scheduled;
+  const int32_t end = scheduled.end() - scheduled.num_draft_tokens;
+  const auto block_of = [&](int32_t position) {
+    const auto entry = static_cast<size_t>(position / groups_[group].interval);
+    return static_cast<size_t>(row.tables[group][entry].value);
+  };
+  int32_t position = scheduled.num_computed_tokens - scheduled.num_replayed;
+  for (; position < end; ++position) {
+    storage_[group][block_of(position)] = hash_at(row, position + 1);
+  }
+  if (scheduled.num_draft_tokens > groups_[group].most_drafts) wrong("a state keeps more drafts");
+  if (scheduled.num_draft_tokens > 0) kept_drafts_[group][block_of(end - 1)] = row.draft_hash;
 }
 
 // Checks that every slot visible to the row's queries up to position `end` has its own prefix.
@@ -307,16 +334,15 @@ void FakeEngine::check_reads(const Row& row, int32_t end, const char* when) {
 }
 
 void FakeEngine::write_row(const Row& row) {
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    if (groups_[g].kind == KvGroupKind::kState) write_states(row, g);
+  }
   const int32_t start = row.scheduled.num_computed_tokens;
   for (int32_t position = start; position < start + row.scheduled.num_scheduled_tokens;
        ++position) {
     const uint64_t hash = hash_at(row, position + 1);
     for (size_t g = 0; g < groups_.size(); ++g) {
-      if (groups_[g].kind == KvGroupKind::kState) {
-        const auto entry = static_cast<size_t>(position / groups_[g].interval);
-        storage_[g][static_cast<size_t>(row.tables[g][entry].value)] = hash;
-        continue;
-      }
+      if (groups_[g].kind == KvGroupKind::kState) continue;
       const auto entry = static_cast<size_t>(position / kv_options_.block_size);
       storage_[g][static_cast<size_t>(row.tables[g][entry].value * kv_options_.block_size +
                                       position % kv_options_.block_size)] = hash;

@@ -189,6 +189,7 @@ class FakeEngine {
   void check_everything();
   void check_reads(const Row& row, int32_t end, const char* when);
   void check_state_read(const Row& row, size_t group);
+  void write_states(const Row& row, size_t group);
   void write_row(const Row& row);
   void run_copy(const KvBlockCopy& copy);
   void append_token(Shadow& shadow, TokenId token);
@@ -233,6 +234,8 @@ class FakeEngine {
   std::map<uint64_t, Kept> tier_;  // by the hash of the prefix that ends with the block
   std::vector<Restoring> restoring_;
   std::vector<std::vector<uint64_t>> storage_;  // by group: [block][offset], or [block] for states
+  // By group and block, beside a state: prefixes that end with the drafts of the step that left it.
+  std::vector<std::vector<std::vector<uint64_t>>> kept_drafts_;
   std::vector<std::vector<int32_t>> readers_;   // by group: rows in flight that use the block
   RequestId oldest_{};
   int32_t oldest_waited_ = 0;

@@ -180,8 +180,9 @@ void FakeEngine::check_exclusive_writes(const Row& row) {
   for (size_t g = 0; g < groups_.size(); ++g) {
     const bool state = groups_[g].kind == KvGroupKind::kState;
     const int32_t per_entry = state ? groups_[g].interval : kv_options_.block_size;
+    const int32_t replayed = state ? row.scheduled.num_replayed : 0;
     const int32_t first =
-        (row.scheduled.num_computed_tokens - row.scheduled.num_unsure) / per_entry;
+        (row.scheduled.num_computed_tokens - row.scheduled.num_unsure - replayed) / per_entry;
     const int32_t last =
         (row.scheduled.num_computed_tokens + row.scheduled.num_scheduled_tokens - 1) / per_entry;
     for (int32_t entry = first; entry <= last; ++entry) {
@@ -291,9 +292,9 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled,
           std::max(0, least_start - groups_[g].window + 1) / kv_options_.block_size;
       std::fill_n(row.tables[g].begin(), first, kNullBlock);
     }
-    // In a state group it reads what its first token follows.
+    // In a state group it reads what its first token follows, or the first one that it replays.
     if (groups_[g].kind == KvGroupKind::kState) {
-      const int32_t first = std::max(0, start - 1) / groups_[g].interval;
+      const int32_t first = std::max(0, start - scheduled.num_replayed - 1) / groups_[g].interval;
       std::fill_n(row.tables[g].begin(), first, kNullBlock);
     }
     for (const BlockId block : row.tables[g]) {

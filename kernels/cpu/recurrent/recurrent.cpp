@@ -34,28 +34,58 @@ const RecurrentTable& table_of(Isa isa) {
 class StateWalk {
  public:
   StateWalk(const StateTable& table, int64_t request)
-      : table_(table),
-        entries_(table.block_table + request * table.block_table_stride),
-        first_row_(table.query_start_loc[static_cast<size_t>(request)]),
-        num_rows_(table.query_start_loc[static_cast<size_t>(request) + 1] - first_row_),
-        begin_(table.seq_lens[static_cast<size_t>(request)] - num_rows_) {}
+      : table_(table), entries_(table.block_table + request * table.block_table_stride) {
+    const auto r = static_cast<size_t>(request);
+    first_row_ = table.query_start_loc[r];
+    begin_ = table.seq_lens[r] - (table.query_start_loc[r + 1] - first_row_);
+    end_ = table.seq_lens[r];
+    left_ = end_ - (table.num_drafts.empty() ? 0 : table.num_drafts[r]);
+    found_ = begin_;
+    if (table.replay_start_loc.empty()) return;
+    first_replayed_ = table.query_start_loc.back() + table.replay_start_loc[r];
+    found_ -= table.replay_start_loc[r + 1] - table.replay_start_loc[r];
+  }
 
-  // Calls read(state) with what the first row finds, null for zeros; then for each run of rows that
-  // share a block run(first_row, num_rows) and write(state).
+  // Calls read(state) with what the first row finds, null for zeros; then run(first_row, num_rows)
+  // for runs of rows, and write(state) behind those that are the last ones of a block.
   template <typename Read, typename Run, typename Write>
   void walk(const Read& read, const Run& run, const Write& write) const {
-    if (num_rows_ == 0) return;
-    read(begin_ == 0 ? nullptr : state(entry(begin_ - 1)));
-    const int32_t end = begin_ + num_rows_;
-    for (int32_t position = begin_; position < end;) {
+    if (begin_ == end_) return;
+    read(found_ == 0 ? nullptr : found());
+    for (int32_t position = found_; position < left_;) {
       const int32_t block = entry(position);
       int32_t next = position;
-      while (next < end && entry(next) == block) {
-        next = std::min(end, (next / table_.tokens_per_entry + 1) * table_.tokens_per_entry);
+      while (next < left_ && entry(next) == block) {
+        next = std::min(left_, (next / table_.tokens_per_entry + 1) * table_.tokens_per_entry);
       }
-      run(first_row_ + position - begin_, next - position);
+      run_rows(position, next, run);
       write(state(block));
       position = next;
+    }
+    run_rows(left_, end_, run);
+  }
+
+  // Copies the request's replayed rows from where the last step kept them, then keeps its drafts.
+  void replay(const ReplayRowsArgs& args) const {
+    const auto for_parts = [&](float* kept, int32_t row, int32_t count, const auto& copy) {
+      for (int32_t i = 0; i < count; ++i) {
+        float* const at = args.rows + (row + i) * args.row_stride;
+        for (const auto& [first, width] : args.columns) {
+          copy(at + first, kept, width);
+          kept += width;
+        }
+      }
+    };
+    if (found_ < begin_) {
+      for_parts(found(), first_replayed_, begin_ - found_, [](float* row, float* kept, int32_t n) {
+        std::copy_n(kept, n, row);
+      });
+    }
+    if (left_ < end_) {
+      const int32_t first = first_row_ + left_ - begin_;
+      for_parts(left(), first, end_ - left_, [](float* row, float* kept, int32_t n) {
+        std::copy_n(row, n, kept);
+      });
     }
   }
 
@@ -69,29 +99,45 @@ class StateWalk {
     return table_.states + block * table_.block_floats;
   }
 
+  [[nodiscard]] float* found() const { return state(entry(found_ - 1)); }
+
+  [[nodiscard]] float* left() const { return state(entry(left_ - 1)); }
+
+  // Calls run() for the rows of some positions: replayed ones, then those of this step.
+  template <typename Run>
+  void run_rows(int32_t position, int32_t end, const Run& run) const {
+    if (position < begin_) {
+      const int32_t next = std::min(end, begin_);
+      run(first_replayed_ + position - found_, next - position);
+      position = next;
+    }
+    if (position < end) run(first_row_ + position - begin_, end - position);
+  }
+
   const StateTable& table_;
   const int32_t* entries_;
-  int32_t first_row_;
-  int32_t num_rows_;
-  int32_t begin_;  // position of the first row
+  int32_t first_row_;           // of this step
+  int32_t first_replayed_ = 0;  // row
+  // Tokens of the state that is found, in front of this step's first row, of the state that is
+  // left, and in front of the end.
+  int32_t found_;
+  int32_t begin_;
+  int32_t left_;
+  int32_t end_;
 };
 
 int64_t num_requests(const StateTable& table) {
   return static_cast<int64_t>(table.seq_lens.size());
 }
 
-// Copies `count` pieces of 16 floats, `stride` apart, to consecutive ones.
-void take_columns(const float* from, int64_t stride, int32_t count, float* to) {
+// Copies `count` pieces of 16 floats; zeros instead of null.
+void take_columns(const float* from, int32_t count, float* to) {
   if (from == nullptr) return std::fill(to, to + count * kLanes, 0.0F);
-  for (int32_t i = 0; i < count; ++i) {
-    std::memcpy(to + i * kLanes, from + i * stride, kLanes * sizeof(float));
-  }
+  std::memcpy(to, from, static_cast<size_t>(count) * kLanes * sizeof(float));
 }
 
-void put_columns(const float* from, int32_t count, float* to, int64_t stride) {
-  for (int32_t i = 0; i < count; ++i) {
-    std::memcpy(to + i * stride, from + i * kLanes, kLanes * sizeof(float));
-  }
+void put_columns(const float* from, int32_t count, float* to) {
+  std::memcpy(to, from, static_cast<size_t>(count) * kLanes * sizeof(float));
 }
 
 void convolve(const RecurrentTable& simd, const ShortConvArgs& args, int64_t request, int64_t c) {
@@ -102,7 +148,7 @@ void convolve(const RecurrentTable& simd, const ShortConvArgs& args, int64_t req
   StateWalk(args.state, request)
       .walk(
           [&](const float* state) {
-            take_columns(state == nullptr ? nullptr : state + place, kLanes, before, window);
+            take_columns(state == nullptr ? nullptr : state + place, before, window);
           },
           [&](int64_t row, int32_t num_rows) {
             const auto of_row = [&](const float* x) {
@@ -122,7 +168,7 @@ void convolve(const RecurrentTable& simd, const ShortConvArgs& args, int64_t req
                              .silu = args.silu,
                              .window = window});
           },
-          [&](float* state) { put_columns(window, before, state + place, kLanes); });
+          [&](float* state) { put_columns(window, before, state + place); });
 }
 
 // Sixteen columns, from `column` on, of value head `head`.
@@ -139,7 +185,7 @@ void run_delta(const RecurrentTable& simd,
       .walk(
           [&](const float* state) {
             const float* const from = state == nullptr ? nullptr : state + place;
-            take_columns(from, kLanes, args.key_dim, columns);
+            take_columns(from, args.key_dim, columns);
           },
           [&](int64_t row, int32_t num_rows) {
             simd.delta_block({.q = args.q + row * args.qkv_stride + key,
@@ -155,7 +201,7 @@ void run_delta(const RecurrentTable& simd,
                               .key_dim = args.key_dim,
                               .state = columns});
           },
-          [&](float* state) { put_columns(columns, args.key_dim, state + place, kLanes); });
+          [&](float* state) { put_columns(columns, args.key_dim, state + place); });
 }
 
 // Sixteen columns, from `column` on, of head `head`.
@@ -172,7 +218,7 @@ void run_mamba(const RecurrentTable& simd,
       .walk(
           [&](const float* state) {
             const float* const from = state == nullptr ? nullptr : state + place;
-            take_columns(from, kLanes, args.state_dim, columns);
+            take_columns(from, args.state_dim, columns);
           },
           [&](int64_t row, int32_t num_rows) {
             simd.mamba_block({.x = args.x + row * args.row_stride + value,
@@ -189,12 +235,16 @@ void run_mamba(const RecurrentTable& simd,
                               .state_dim = args.state_dim,
                               .state = columns});
           },
-          [&](float* state) {
-            put_columns(columns, args.state_dim, state + place, kLanes);
-          });
+          [&](float* state) { put_columns(columns, args.state_dim, state + place); });
 }
 
 }  // namespace
+
+void replay_rows(const ExecContext& ctx, const ReplayRowsArgs& args) {
+  ctx.pool->parallel_for(num_requests(args.kept), [&](int64_t request, int32_t) {
+    StateWalk(args.kept, request).replay(args);
+  });
+}
 
 void short_conv(const ExecContext& ctx, const ShortConvArgs& args) {
   DCHECK(args.n % kLanes == 0 && args.taps >= 2 && args.taps <= kMaxConvTaps);
