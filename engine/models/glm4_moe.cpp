@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // GLM-4.5, 4.6 and 4.7: leading dense layers, then experts that are chosen by sigmoids with a bias
 // beside shared ones; the first half of each head rotates. A module behind the layers guesses a
-// further token.
+// further token. The text models of GLM-4.5V and 4.6V: the same, with three positions for a token,
+// which are equal for text.
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 
@@ -12,6 +13,19 @@ constexpr KeyDefault kGlm4MoeDefaults[] = {
     {"num_attention_heads", 96U},
     {"num_key_value_heads", 8U},
     {"max_position_embeddings", 131072U},
+    {"rms_norm_eps", 1e-5},
+    {"partial_rotary_factor", 0.5},
+    {"moe_intermediate_size", 1408U},
+    {"num_experts_per_tok", 8U},
+    {"n_shared_experts", 1U},
+    {"n_routed_experts", 128U},
+    {"first_k_dense_replace", 1U},
+};
+
+constexpr KeyDefault kGlm4vMoeDefaults[] = {
+    {"num_attention_heads", 96U},
+    {"num_key_value_heads", 8U},
+    {"max_position_embeddings", 65536U},
     {"rms_norm_eps", 1e-5},
     {"partial_rotary_factor", 0.5},
     {"moe_intermediate_size", 1408U},
@@ -58,5 +72,19 @@ const ModelSpec kGlm4MoeSpec = {.files = {.gguf = "glm4moe",
                                 .build = build_decoder,
                                 .hf_keys = kGlm4MoeHfKeys,
                                 .gguf_keys = kGlm4MoeGgufKeys};
+
+extern const ModelSpec kGlm4vMoeSpec;
+const ModelSpec kGlm4vMoeSpec = {.files = {.gguf = "glm4moe",
+                                           .reads_gguf = false,
+                                           .model_type = "glm4v_moe_text",
+                                           .class_name = "Glm4vMoeForConditionalGeneration",
+                                           .defaults = kGlm4vMoeDefaults,
+                                           .layer_types = LayerTypes::kFull,
+                                           .is_partly_rotated = true,
+                                           .gguf_names = kGlm4MoeGgufNames,
+                                           .has_image_positions = true},
+                                 .configure = configure_glm4_moe,
+                                 .build = build_decoder,
+                                 .gguf_keys = kGlm4MoeGgufKeys};
 
 }  // namespace sluice

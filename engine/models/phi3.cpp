@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Phi-3 and Phi-4: Llama with fused q, k, v and gate, up; LongRoPE; one window for all layers.
+// Phi-3 and Phi-4: Llama with fused q, k, v and gate, up; LongRoPE; one window for all layers. The
+// text model of Phi-4-multimodal, whose matrices have adapters beside them: those of images and
+// sound are left out.
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 
@@ -15,6 +17,13 @@ constexpr std::string_view kPhi3LongRopeNames[] = {"su", "yarn"};
 
 constexpr TensorName kPhi3Names[] = {
     {"mlp.gate_up_proj", "ffn_up"},
+};
+
+constexpr TensorName kPhi4MmNames[] = {
+    {"self_attn.qkv_proj.base_layer", "attn_qkv"},
+    {"self_attn.o_proj.base_layer", "attn_output"},
+    {"mlp.gate_up_proj.base_layer", "ffn_up"},
+    {"mlp.down_proj.base_layer", "ffn_down"},
 };
 
 Expected<void> configure_phi3(const Checkpoint& checkpoint, ModelConfig& config) {
@@ -38,5 +47,18 @@ const ModelSpec kPhi3Spec = {.files = {.gguf = "phi3",
                                        .names = kPhi3Names},
                              .configure = configure_phi3,
                              .build = build_decoder};
+
+extern const ModelSpec kPhi4MmSpec;
+const ModelSpec kPhi4MmSpec = {.files = {.gguf = "phi3",
+                                         .reads_gguf = false,
+                                         .model_type = "phi4mm",
+                                         .class_name = "Phi4MMForCausalLM",
+                                         .defaults = kPhi3Defaults,
+                                         .layer_types = LayerTypes::kAsTheWindow,
+                                         .is_partly_rotated = true,
+                                         .longrope_names = kPhi3LongRopeNames,
+                                         .names = kPhi4MmNames},
+                               .configure = configure_phi3,
+                               .build = build_decoder};
 
 }  // namespace sluice

@@ -11,6 +11,7 @@ namespace sluice {
 
 extern const ModelSpec kAfmoeSpec;
 extern const ModelSpec kArceeSpec;
+extern const ModelSpec kBailingSpec;
 extern const ModelSpec kBambaSpec;
 extern const ModelSpec kBertSpec;
 extern const ModelSpec kCamembertSpec;
@@ -23,6 +24,7 @@ extern const ModelSpec kDots1Spec;
 extern const ModelSpec kErnie45Spec;
 extern const ModelSpec kErnie45MoeSpec;
 extern const ModelSpec kExaone4Spec;
+extern const ModelSpec kExaoneSpec;
 extern const ModelSpec kGemma2Spec;
 extern const ModelSpec kGemma3Spec;
 extern const ModelSpec kGemma4Spec;
@@ -32,6 +34,8 @@ extern const ModelSpec kGemmaSpec;
 extern const ModelSpec kGlm4Spec;
 extern const ModelSpec kGlm4MoeSpec;
 extern const ModelSpec kGlm4MoeLiteSpec;
+extern const ModelSpec kGlm4vMoeSpec;
+extern const ModelSpec kGlm4vSpec;
 extern const ModelSpec kGlmMoeDsaSpec;
 extern const ModelSpec kGptOssSpec;
 extern const ModelSpec kGraniteSpec;
@@ -43,6 +47,10 @@ extern const ModelSpec kHeliumSpec;
 extern const ModelSpec kHunyuanDenseSpec;
 extern const ModelSpec kHunyuanMoeSpec;
 extern const ModelSpec kHyV3Spec;
+extern const ModelSpec kInternLm2FileSpec;
+extern const ModelSpec kInternLm2Spec;
+extern const ModelSpec kInternLm3Spec;
+extern const ModelSpec kJais2Spec;
 extern const ModelSpec kKimiK2Spec;
 extern const ModelSpec kLfm2Spec;
 extern const ModelSpec kLfm2MoeSpec;
@@ -50,6 +58,8 @@ extern const ModelSpec kLlama4Spec;
 extern const ModelSpec kLlamaSpec;
 extern const ModelSpec kMimoSpec;
 extern const ModelSpec kMimoV2Spec;
+extern const ModelSpec kMiniCpm3Spec;
+extern const ModelSpec kMiniCpmSpec;
 extern const ModelSpec kMinimaxM2Spec;
 extern const ModelSpec kMinistral3Spec;
 extern const ModelSpec kMinistralSpec;
@@ -62,13 +72,21 @@ extern const ModelSpec kOlmo2Spec;
 extern const ModelSpec kOlmo3Spec;
 extern const ModelSpec kOlmoeSpec;
 extern const ModelSpec kPhi3Spec;
+extern const ModelSpec kPhi4MmSpec;
 extern const ModelSpec kQwen2Spec;
+extern const ModelSpec kQwen2VlFileSpec;
+extern const ModelSpec kQwen2VlSpec;
+extern const ModelSpec kQwen25VlSpec;
 extern const ModelSpec kQwen2MoeSpec;
 extern const ModelSpec kQwen3Spec;
 extern const ModelSpec kQwen35Spec;
 extern const ModelSpec kQwen35MoeSpec;
 extern const ModelSpec kQwen3MoeSpec;
 extern const ModelSpec kQwen3NextSpec;
+extern const ModelSpec kQwen3VlFileSpec;
+extern const ModelSpec kQwen3VlMoeFileSpec;
+extern const ModelSpec kQwen3VlMoeSpec;
+extern const ModelSpec kQwen3VlSpec;
 extern const ModelSpec kRobertaSpec;
 extern const ModelSpec kSeedOssSpec;
 extern const ModelSpec kSmolLm3Spec;
@@ -80,20 +98,33 @@ extern const ModelSpec kXlmRobertaSpec;
 namespace {
 
 constexpr std::array kSpecs = {
-    &kAfmoeSpec, &kArceeSpec, &kBambaSpec, &kBertSpec, &kCamembertSpec, &kCohere2Spec, &kCohereSpec,
+    &kAfmoeSpec, &kArceeSpec,
+    &kBailingSpec,
+    &kBambaSpec, &kBertSpec, &kCamembertSpec, &kCohere2Spec, &kCohereSpec,
     &kDeepseekV2Spec, &kDeepseekV32Spec, &kDeepseekV3Spec, &kDots1Spec, &kErnie45MoeSpec,
-    &kErnie45Spec, &kExaone4Spec, &kGemma2Spec, &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec,
+    &kErnie45Spec, &kExaone4Spec,
+    &kExaoneSpec,
+    &kGemma2Spec, &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec,
     &kGemmaEmbeddingSpec, &kGemmaSpec,
     &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGlmMoeDsaSpec, &kGptOssSpec,
     &kGranite4Spec, &kGraniteHybridSpec, &kGraniteMoeSharedSpec,
     &kGraniteMoeSpec, &kGraniteSpec, &kHeliumSpec,
-    &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kKimiK2Spec,
+    &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec,
+    &kGlm4vMoeSpec, &kGlm4vSpec, &kInternLm2FileSpec, &kInternLm2Spec, &kInternLm3Spec, &kJais2Spec,
+    &kKimiK2Spec,
     &kLfm2MoeSpec, &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec,
+    &kMiniCpm3Spec, &kMiniCpmSpec,
     &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec, &kMistral4Spec, &kMistralSpec,
     &kMixtralSpec,
     &kNemotronSpec, &kNomicBertSpec, &kOlmo2Spec, &kOlmo3Spec, &kOlmoeSpec,
-    &kPhi3Spec, &kQwen2MoeSpec, &kQwen2Spec, &kQwen35MoeSpec,
-    &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kRobertaSpec,
+    &kPhi3Spec,
+    &kPhi4MmSpec, &kQwen25VlSpec,
+    &kQwen2MoeSpec, &kQwen2Spec,
+    &kQwen2VlFileSpec, &kQwen2VlSpec,
+    &kQwen35MoeSpec,
+    &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec,
+    &kQwen3VlFileSpec, &kQwen3VlMoeFileSpec, &kQwen3VlMoeSpec, &kQwen3VlSpec,
+    &kRobertaSpec,
     &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec, &kStableLmSpec, &kStep3p5Spec, &kXlmRobertaSpec,
 };
 
@@ -107,7 +138,9 @@ const ModelSpec* find(Is&& is_it) {
 const ModelSpec* find(CheckpointKind kind, std::string_view name) {
   if (name.empty()) return nullptr;
   if (kind == CheckpointKind::kHuggingFace) {
-    return find([name](const FileSpec& files) { return files.model_type == name; });
+    return find([name](const FileSpec& files) {
+      return files.reads_directories && files.model_type == name;
+    });
   }
   return find([name](const FileSpec& files) { return files.reads_gguf && files.gguf == name; });
 }
@@ -132,8 +165,9 @@ Expected<const ModelSpec*> find_model_spec(const Checkpoint& checkpoint) {
   std::vector<std::string_view> supported;
   for (const ModelSpec* spec : kSpecs) {
     const FileSpec& files = spec->files;
-    const std::string_view name = !gguf ? files.model_type : files.reads_gguf ? files.gguf : "";
-    if (!name.empty()) supported.push_back(name);
+    const bool is_read = gguf ? files.reads_gguf : files.reads_directories;
+    const std::string_view name = gguf ? files.gguf : files.model_type;
+    if (is_read && !name.empty()) supported.push_back(name);
   }
   return make_error(ErrorCode::kUnsupported, refusal_of_family(checkpoint, supported));
 }

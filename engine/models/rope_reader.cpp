@@ -195,7 +195,9 @@ Expected<void> read_rope(const Checkpoint& checkpoint, const ModelSpec& spec, Mo
   if (needs_factor && !gguf && !metadata.has("rope.scaling.factor")) {
     return metadata.wrong("rope.scaling.factor", "nothing", "a number for rope_type " + type);
   }
-  const std::string_view own_type = spec.files.has_unlike_layers ? "proportional" : "none";
+  const std::string_view own_type = spec.files.has_unlike_layers     ? "proportional"
+                                    : spec.files.has_image_positions ? "mrope"
+                                                                     : "none";
   SLUICE_TRY_VOID(read_scaling(checkpoint, type, own_type, rope, config));
   if (gguf && type != "longrope") {  // an extra factor of any type
     SLUICE_TRY(const double more, metadata.get_positive_or("rope.scaling.attn_factor", 1));

@@ -195,6 +195,13 @@ constexpr OwnKey kOwnKeys[] = {
     {"logit_scale", [](const Written& w) { return Json(shortest(w.config.logit_scale)); }},
     {"layer_norm_eps", [](const Written& w) { return Json(shortest(w.config.norm_eps)); }},
     {"norm_eps", [](const Written& w) { return Json(shortest(w.config.norm_eps)); }},
+    {"scale_emb", [](const Written& w) { return Json(shortest(w.config.embedding_scale)); }},
+    {"scale_depth",
+     [](const Written& w) {
+       return Json(shortest(w.config.residual_scale) * std::sqrt(double(w.config.num_layers)));
+     }},
+    {"dim_model_base",
+     [](const Written& w) { return Json(shortest(w.config.logit_scale) * w.config.hidden); }},
     {"num_shared_experts", shared_count},
     {"moe_topk", [](const Written& w) { return Json(w.config.moe.top_k); }},
     {"num_dense_layers", leading_dense},

@@ -260,6 +260,11 @@ class Planner {
       return scheme->kind == TargetKind::kCodes && (are_halves || !is_mxfp4(*scheme));
     });
     const ExpertLayout experts = is_apart ? ExpertLayout::kApart : ExpertLayout::kFused;
+    if (plan_.kind == checkpoint_.kind() && files != nullptr && files->groups_qkv) {
+      return wrong(checkpoint_.path() + ": found rows of q, k and v that take turns in a directory, "
+                                        "expected a type of GGUF such as Q4_K_M",
+                   "to");
+    }
     if (plan_.kind == checkpoint_.kind()) return sources_of(checkpoint_, experts);
     SLUICE_TRY(plan_.translation, translate(checkpoint_, experts, options_.output));
     return std::move(plan_.translation->tensors);

@@ -68,7 +68,7 @@ std::optional<std::string> renamed(std::string name, std::string_view from, std:
 
 // Adds a layer's experts as ExpertTensors::kTransposed, or as kTransposedHalves.
 Expected<void> add_fused(const Checkpoint& input,
-                         ExpertTensors kind,
+                         const FileSpec& files,
                          const CheckpointTensor& tensor,
                          std::vector<SourceTensor>& out) {
   constexpr std::string_view kGate = "ffn_gate_exps.";
@@ -86,15 +86,24 @@ Expected<void> add_fused(const Checkpoint& input,
     }
   }
   SourceTensor source = !is_pair ? source_of(tensor)
-                        : kind == ExpertTensors::kTransposed
+                        : files.experts == ExpertTensors::kTransposed
                             ? alternating(tensor, *up)
                             : joined(tensor, *up, experts_of(tensor));
-  if (is_pair && kind == ExpertTensors::kTransposedHalves) source.read_names.push_back(up->name);
+  if (is_pair && files.experts == ExpertTensors::kTransposedHalves) {
+    source.read_names.push_back(up->name);
+  }
   std::string_view layer = tensor.name;
   layer.remove_prefix(std::string_view("blk.").size());
   const std::optional<std::string> number = take_number(layer);
+  const std::string in_layers = "layers." + number.value_or("0") + ".";
+  std::string place = "model." + in_layers;
+  // In a multimodal model, where the layer's router is.
+  const CheckpointTensor* router = input.find("blk." + number.value_or("0") + ".ffn_gate_inp.weight");
+  if (input.kind() == CheckpointKind::kHuggingFace && router != nullptr) {
+    place = router->stored_name.substr(0, router->stored_name.find(in_layers)) + in_layers;
+  }
   source.stored_name =
-      "model.layers." + number.value_or("0") + "." + std::string(fused_expert_place(kind)) +
+      place + std::string(files.experts_place) +
       (is_pair ? "gate_up_proj" : "down_proj") + (tensor.name.ends_with(".bias") ? "_bias" : "");
   if (input.kind() == CheckpointKind::kHuggingFace) source.input_name = source.stored_name;
   source.is_fused = true;
@@ -163,7 +172,7 @@ class DirectoryTensors {
     const bool is_fused = files_.experts == ExpertTensors::kTransposed ||
                           files_.experts == ExpertTensors::kTransposedHalves;
     if (is_fused && experts_ == ExpertLayout::kFused) {
-      return add_fused(input_, files_.experts, tensor, tensors_);
+      return add_fused(input_, files_, tensor, tensors_);
     }
     if (hf_name(tensor.name, files_)) return add_whole(tensor);
     SLUICE_TRY(const int32_t count, input_.metadata().get_count("expert_count", 1 << 16));

@@ -55,6 +55,7 @@ struct FileSpec {
   std::string_view gguf = {};        // general.architecture; empty: none
   bool reads_gguf = true;            // false: another family reads the files of that architecture
   std::string_view model_type = {};  // in config.json; empty: none
+  bool reads_directories = true;     // false: another family reads those of that model_type
   std::string_view class_name = {};  // in its "architectures"
   std::span<const KeyDefault> defaults = {};
   std::span<const KeyDefault> rope_defaults = {};  // where a file has no rope_parameters at all
@@ -69,8 +70,10 @@ struct FileSpec {
   // Former names of LongRoPE in this family's rope_scaling.
   std::span<const std::string_view> longrope_names = {};
   std::span<const TensorName> names = {};       // in directories, before those of every family
+  std::string_view layers_place = "model.layers.";  // in directories; the usual one is read too
   std::span<const TensorName> gguf_names = {};  // in GGUF, where they differ from ours
   ExpertTensors experts = ExpertTensors::kApart;
+  std::string_view experts_place = "mlp.experts.";  // transposed ones', in a layer
   // Whether rows of q and k that rotate together are neighbours.
   bool pairs_rows = false;  // in directories
   bool pairs_rows_in_gguf = false;
@@ -82,6 +85,8 @@ struct FileSpec {
   bool scales_queries = false;  // by their positions
   bool has_latents = false;     // attention caches one compressed vector a token
   bool has_indexers = false;    // and layers read the keys that an indexer chooses
+  bool groups_qkv = false;      // directories have rows of q, k and v by KV head (grouped_qkv.h)
+  bool has_image_positions = false;  // three for a token ("mrope"), which are equal for text
 };
 
 // Return the family whose files have this model_type or general.architecture; null: none.

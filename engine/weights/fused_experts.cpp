@@ -13,10 +13,10 @@ constexpr uint64_t kBlockBytes = 17;  // in GGUF: exponent, then 16 bytes of cod
 class Splitter {
  public:
   Splitter(const std::vector<SafetensorsTensor>& parts,
-           ExpertTensors kind,
+           const FileSpec& spec,
            std::string prefix,
            std::string file)
-      : parts_(parts), kind_(kind), prefix_(std::move(prefix)), file_(std::move(file)) {}
+      : parts_(parts), spec_(spec), prefix_(std::move(prefix)), file_(std::move(file)) {}
 
   Expected<void> run() {
     for (const std::string stem : {"gate_up_proj", "down_proj"}) {
@@ -27,7 +27,9 @@ class Splitter {
                                  : first == 0 ? "ffn_gate_exps"
                                               : "ffn_up_exps";
         SLUICE_TRY_VOID(weights(stem, name, first, step));
-        if (kind_ == ExpertTensors::kTransposed) SLUICE_TRY_VOID(biases(stem, name, first, step));
+        if (spec_.experts == ExpertTensors::kTransposed) {
+          SLUICE_TRY_VOID(biases(stem, name, first, step));
+        }
       }
     }
     return {};
@@ -38,7 +40,7 @@ class Splitter {
  private:
   [[nodiscard]] const SafetensorsTensor* find(const std::string& name) const {
     const auto found = std::find_if(parts_.begin(), parts_.end(), [&](const auto& tensor) {
-      return tensor.name == std::string(fused_expert_place(kind_)) + name;
+      return tensor.name == std::string(spec_.experts_place) + name;
     });
     return found == parts_.end() ? nullptr : &*found;
   }
@@ -47,7 +49,7 @@ class Splitter {
                                             const std::string& found,
                                             const std::string& expected) const {
     return make_error(ErrorCode::kDataLoss,
-                      file_ + ": tensor " + prefix_ + std::string(fused_expert_place(kind_)) +
+                      file_ + ": tensor " + prefix_ + std::string(spec_.experts_place) +
                           name + ": found " + found + ", expected " + expected);
   }
 
@@ -73,13 +75,40 @@ class Splitter {
     if (const SafetensorsTensor* floats = find(stem); floats != nullptr) {
       return transposed(*floats, stem, name, first, step);
     }
-    if (kind_ == ExpertTensors::kTransposedHalves) return wrong(stem, "nothing", "floats");
+    if (spec_.experts == ExpertTensors::kTransposedHalves) return wrong(stem, "nothing", "floats");
     const SafetensorsTensor* codes = find(stem + "_blocks");
     const SafetensorsTensor* scales = find(stem + "_scales");
     if (codes == nullptr || scales == nullptr) {
       return wrong(stem, "nothing", "floats, or blocks and scales");
     }
     return mxfp4(*codes, *scales, stem, name, first, step);
+  }
+
+  // Whether halves are [experts, rows, columns]: their shapes fit together in one of the ways only.
+  [[nodiscard]] bool are_plain() const {
+    const SafetensorsTensor* both = find("gate_up_proj");
+    const SafetensorsTensor* down = find("down_proj");
+    return spec_.experts == ExpertTensors::kTransposedHalves && both != nullptr &&
+           down != nullptr && both->shape.size() == 3 && down->shape.size() == 3 &&
+           both->shape[1] == 2 * down->shape[2] && both->shape[2] == down->shape[1];
+  }
+
+  // Takes half of the rows [experts, rows * step, columns], or all of them.
+  void plain(const SafetensorsTensor& source,
+             WeightFormat format,
+             const std::string& name,
+             uint64_t first,
+             uint64_t step) {
+    const uint64_t rows = source.shape[1] / step;
+    const auto size = static_cast<uint64_t>(format_info(format).block_bytes);
+    const uint64_t bytes = rows * source.shape[2] * size;
+    std::byte* out = add(name + ".weight",
+                         format,
+                         {source.shape[0], rows, source.shape[2]},
+                         source.shape[0] * bytes);
+    for (uint64_t e = 0; e < source.shape[0]; ++e) {
+      std::memcpy(out + e * bytes, source.data.data() + (e * step + first) * bytes, bytes);
+    }
   }
 
   // Transposes floats [experts, columns, rows * step], of which every step-th row is taken, or a
@@ -90,6 +119,10 @@ class Splitter {
                             uint64_t first,
                             uint64_t step) {
     const std::optional<WeightFormat> format = float_format(*source.type);
+    if (format && are_plain()) {
+      plain(source, *format, name, first, step);
+      return {};
+    }
     if (!format || source.shape.size() != 3 || source.shape[2] % step != 0) {
       return wrong(stem, "another shape", "[experts, columns, rows] of floats");
     }
@@ -99,7 +132,7 @@ class Splitter {
     const auto size = static_cast<uint64_t>(format_info(*format).block_bytes);
     std::byte* out =
         add(name + ".weight", *format, {experts, rows, columns}, experts * rows * columns * size);
-    const bool alternate = kind_ == ExpertTensors::kTransposed;
+    const bool alternate = spec_.experts == ExpertTensors::kTransposed;
     for (uint64_t e = 0; e < experts; ++e) {
       for (uint64_t row = 0; row < rows; ++row) {
         const uint64_t stored = alternate ? row * step + first : first * rows + row;
@@ -173,29 +206,24 @@ class Splitter {
   }
 
   const std::vector<SafetensorsTensor>& parts_;
-  ExpertTensors kind_;
+  const FileSpec& spec_;
   std::string prefix_;
   std::string file_;
 };
 
 }  // namespace
 
-std::string_view fused_expert_place(ExpertTensors kind) {
-  return kind == ExpertTensors::kTransposedHalves ? "feed_forward.experts." : "mlp.experts.";
-}
-
-bool is_fused_expert_tensor(std::string_view name_in_layer, ExpertTensors kind) {
-  const std::string_view place = fused_expert_place(kind);
-  if (!name_in_layer.starts_with(place)) return false;
-  name_in_layer.remove_prefix(place.size());
+bool is_fused_expert_tensor(std::string_view name_in_layer, const FileSpec& spec) {
+  if (!name_in_layer.starts_with(spec.experts_place)) return false;
+  name_in_layer.remove_prefix(spec.experts_place.size());
   return name_in_layer.starts_with("gate_up_proj") || name_in_layer.starts_with("down_proj");
 }
 
 Expected<FusedExperts> split_fused_experts(const std::vector<SafetensorsTensor>& parts,
-                                           ExpertTensors kind,
+                                           const FileSpec& spec,
                                            const std::string& prefix,
                                            const std::string& file_name) {
-  Splitter splitter(parts, kind, prefix, file_name);
+  Splitter splitter(parts, spec, prefix, file_name);
   SLUICE_TRY_VOID(splitter.run());
   return std::move(splitter.result);
 }

@@ -15,6 +15,7 @@
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/fused_experts.h"
 #include "engine/weights/gguf_parse.h"
+#include "engine/weights/grouped_qkv.h"
 #include "engine/weights/hf_config.h"
 #include "engine/weights/hf_names.h"
 #include "engine/weights/mapped_file.h"
@@ -26,9 +27,10 @@
 namespace sluice {
 namespace {
 
-// Parts of a multimodal model beside its text model, by the first of their tensors' names.
+// Parts of a multimodal model beside its text model, by the start of their tensors' names, or, with
+// a dot in front, by another part of them.
 struct OtherPart {
-  std::string_view prefix;
+  std::string_view name_part;
   std::string_view name;
 };
 
@@ -38,15 +40,23 @@ constexpr OtherPart kOtherParts[] = {{"vision_tower.", "the vision tower"},
                                      {"vision_embedder.", "the vision tower"},
                                      {"embed_vision.", "the vision tower"},
                                      {"multi_modal_projector.", "the projector of images"},
+                                     {"mlp1.", "the projector of images"},      // InternVL's
+                                     {"connector.", "the projector of images"},  // SmolVLM's
+                                     {"embed_tokens_extend.", "the towers of images and sound"},
                                      {"audio_tower.", "the audio tower"},
-                                     {"embed_audio.", "the audio tower"}};
+                                     {"embed_audio.", "the audio tower"},
+                                     {".lora_A.vision.", "adapters of images"},  // Phi-4's
+                                     {".lora_B.vision.", "adapters of images"},
+                                     {".lora_A.speech.", "adapters of sound"},
+                                     {".lora_B.speech.", "adapters of sound"}};
 
 const OtherPart* other_part(std::string_view stored) {
   constexpr std::string_view kModel = "model.";
   if (stored.starts_with(kModel)) stored.remove_prefix(kModel.size());
   const auto found = std::find_if(
       std::begin(kOtherParts), std::end(kOtherParts), [stored](const OtherPart& part) {
-        return stored.starts_with(part.prefix);
+        return part.name_part.starts_with('.') ? stored.find(part.name_part) != stored.npos
+                                               : stored.starts_with(part.name_part);
       });
   return found == std::end(kOtherParts) ? nullptr : found;
 }
@@ -63,13 +73,14 @@ constexpr QuantizationFile kQuantizationFiles[] = {{"hf_quant_config.json", "mod
 
 // Returns "blk.0." for a part of a layer's fused experts, cutting its name to that within the
 // layer; otherwise empty.
-std::string take_fused_layer(std::string& name, ExpertTensors kind) {
+std::string take_fused_layer(std::string& name, const FileSpec* spec) {
   std::string_view rest = without_prefix(name);
-  constexpr std::string_view kLayers = "model.layers.";
+  constexpr std::string_view kLayers = "layers.";
+  if (rest.starts_with("model.")) rest.remove_prefix(std::string_view("model.").size());
   if (!rest.starts_with(kLayers)) return {};
   rest.remove_prefix(kLayers.size());
   const std::optional<std::string> layer = take_number(rest);
-  if (!layer || !is_fused_expert_tensor(rest, kind)) return {};
+  if (!layer || spec == nullptr || !is_fused_expert_tensor(rest, *spec)) return {};
   name = std::string(rest);
   return "blk." + *layer + ".";
 }
@@ -256,6 +267,8 @@ class HfCheckpoint final : public Checkpoint {
                                             const std::vector<Shard>& shards,
                                             const std::string& index_path) const;
   Expected<void> add_shard(Shard shard);
+  // Adds a tensor, or the three that it holds.
+  Expected<void> add_part(CheckpointTensor tensor);
   // Takes a draft head's id tensors: `d2t` is kept; `t2d`, its inverse, is dropped. Returns whether
   // the tensor was one of them.
   Expected<bool> take_head_ids(const SafetensorsTensor& tensor, const std::string& path);
@@ -388,6 +401,19 @@ Expected<std::vector<Shard>> HfCheckpoint::open_listed(const std::string& index_
   return shards;
 }
 
+Expected<void> HfCheckpoint::add_part(CheckpointTensor tensor) {
+  const bool is_grouped = file_spec_ != nullptr && file_spec_->groups_qkv &&
+                          tensor.name.find(".attn_qkv.") != std::string::npos;
+  if (!is_grouped) {
+    add_tensor(std::move(tensor));
+    return {};
+  }
+  SLUICE_TRY(SplitQkv split, split_grouped_qkv(tensor, metadata_));
+  for (CheckpointTensor& part : split.tensors) add_tensor(std::move(part));
+  for (auto& piece : split.memory) memory_.push_back(std::move(piece));
+  return {};
+}
+
 Expected<void> HfCheckpoint::add_shard(Shard shard) {
   const std::string path = path_ + "/" + shard.name;
   size_t num_read = 0;
@@ -404,7 +430,7 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
     if (tensor.unreadable) return tl::unexpected(std::move(*tensor.unreadable));
     const bool are_stacked =
         experts_ == ExpertTensors::kStacked || experts_ == ExpertTensors::kStackedAlone;
-    if (const std::string layer = are_stacked ? "" : take_fused_layer(tensor.name, experts_);
+    if (const std::string layer = are_stacked ? "" : take_fused_layer(tensor.name, file_spec_);
         !layer.empty()) {
       fused_[layer].push_back(std::move(tensor));
       continue;
@@ -417,8 +443,8 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
               std::string(element_info(*tensor.type).name) + "\", expected F32, F16 or BF16" +
               (quantization_.empty() ? ", or a quantization_config in config.json" : ""));
     }
-    add_tensor(make_entry(
-        tensor.name, name_in_part(tensor.name), path, tensor.shape, *format, tensor.data));
+    SLUICE_TRY_VOID(add_part(make_entry(
+        tensor.name, name_in_part(tensor.name), path, tensor.shape, *format, tensor.data)));
   }
   if (num_read > 0 || part_ == CheckpointPart::kModel) files_.push_back(std::move(shard.file));
   return {};
@@ -440,10 +466,10 @@ Expected<bool> HfCheckpoint::take_head_ids(const SafetensorsTensor& tensor,
 Expected<void> HfCheckpoint::finish() {
   SLUICE_TRY(const std::vector<QuantizedLayer> layers, quantized_.join());
   for (const QuantizedLayer& layer : layers) {
-    add_tensor(make_entry(layer, name_in_part(layer.name + ".weight")));
+    SLUICE_TRY_VOID(add_part(make_entry(layer, name_in_part(layer.name + ".weight"))));
   }
   for (const auto& [layer, parts] : fused_) {
-    SLUICE_TRY(FusedExperts experts, split_fused_experts(parts, experts_, layer, path_));
+    SLUICE_TRY(FusedExperts experts, split_fused_experts(parts, *file_spec_, layer, path_));
     for (CheckpointTensor& tensor : experts.tensors) add_tensor(std::move(tensor));
     for (auto& piece : experts.memory) memory_.push_back(std::move(piece));
   }

@@ -29,7 +29,7 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-    {"block_count", {"num_hidden_layers", "n_layer"}},
+    {"block_count", {"num_hidden_layers", "n_layer", "num_layers"}},
     {"embedding_length", {"hidden_size", "n_embd"}},
     {"feed_forward_length",
      {"block_ff_dim", "intermediate_size_mlp", "intermediate_size", "n_inner"}},
@@ -40,7 +40,7 @@ constexpr Row kRows[] = {
     {"context_length", {"max_position_embeddings", "max_trained_positions"}},
     {"vocab_size", {"vocab_size"}},
     {"attention.layer_norm_epsilon", {"layer_norm_eps", "norm_eps", "layer_norm_epsilon"}},
-    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps", "norm_eps", "layernorm_epsilon"}},
+    {"attention.layer_norm_rms_epsilon", {"rms_norm_eps", "norm_eps", "layernorm_epsilon", "layer_norm_epsilon"}},
     {"attention.sliding_window", {"sliding_window", "attention_chunk_size"}},
     {"attention.sliding_window_pattern",
      {"sliding_window_pattern",
@@ -66,8 +66,11 @@ constexpr Row kRows[] = {
     {"attn_logit_softcapping", {"attn_logit_softcapping"}},
     {"final_logit_softcapping", {"final_logit_softcapping"}},
     {"query_pre_attn_scalar", {"query_pre_attn_scalar"}},
-    {"embedding_scale", {"embedding_multiplier"}},
+    {"embedding_scale", {"embedding_multiplier", "scale_emb"}},
     {"residual_scale", {"residual_multiplier"}},
+    {"depth_scale", {"scale_depth"}},
+    {"logit_base", {"dim_model_base"}},
+    {"expert_score", {"score_function"}},
     {"logit_scale", {"logits_scaling"}},
     {"expert_count", {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}},
     {"expert_used_count",
@@ -398,6 +401,7 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
       };
   SLUICE_TRY(const Json root, parse_object(json, file_name));
   const Json* nested = json_field(root, "text_config");
+  if (nested == nullptr) nested = json_field(root, "llm_config");  // InternVL's
   const Json& config = nested != nullptr && nested->is_object() ? *nested : root;
 
   HfConfig result{.model_type = {},
@@ -413,6 +417,11 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   result.model_type = type->get<std::string>();
   if (result.model_type.size() > 100)
     return fail("model_type", sluice::in_quotes(result.model_type), "a name");
+  // The text model of a multimodal one whose keys are not nested, as in files before 2025.
+  const std::string text_type = result.model_type + "_text";
+  if (find_file_spec(result.model_type) == nullptr && find_file_spec(text_type) != nullptr) {
+    result.model_type = text_type;
+  }
   constexpr FileSpec kUnknown;
   const FileSpec* const found = find_file_spec(result.model_type);
   const FileSpec& spec = found != nullptr ? *found : kUnknown;

@@ -6,6 +6,8 @@
 namespace sluice {
 namespace {
 
+constexpr std::string_view kLayersPlace = FileSpec().layers_place;
+
 constexpr TensorName kModelNames[] = {
     {"model.embed_tokens.weight", "token_embd.weight"},
     {"model.norm.weight", "output_norm.weight"},
@@ -141,7 +143,8 @@ std::string stored_in_layer(const FileSpec& spec, std::string_view ours) {
 
 std::string_view without_prefix(std::string_view name) {
   for (const std::string_view prefix :
-       {std::string_view("language_model."), std::string_view("model.language_model.")}) {
+       {std::string_view("language_model."), std::string_view("model.language_model."),
+        std::string_view("model.text_model.")}) {
     if (name.starts_with(prefix)) return name.substr(prefix.size());
   }
   return name;
@@ -231,20 +234,26 @@ bool is_beside_encoder(std::string_view stored) {
 std::string gguf_name(std::string_view stored, const FileSpec* spec) {
   std::string name(without_prefix(stored));
   if (spec != nullptr && spec->is_encoder) name = as_of_decoder(name);
-  if (!name.starts_with("model.") && name != "lm_head.weight") name = "model." + name;
+  const std::span<const TensorName> own_names =
+      spec == nullptr ? std::span<const TensorName>() : spec->names;
+  if (const std::string_view own = find_stored(own_names, name).ours; !own.empty()) {
+    return std::string(own);
+  }
+  const std::string_view layers =
+      spec == nullptr ? std::string_view(kLayersPlace) : spec->layers_place;
+  const bool is_placed = name.starts_with("model.") || name.starts_with(layers);
+  if (!is_placed && !name.starts_with("lm_head.")) name = "model." + name;
   constexpr std::string_view kOnlyLayer = "model.midlayer.";  // a draft head's layer
   if (name.starts_with(kOnlyLayer)) name.replace(0, kOnlyLayer.size(), "model.layers.0.");
-  if (const std::string_view own = spec == nullptr ? "" : find_stored(spec->names, name).ours;
-      !own.empty()) {
+  if (const std::string_view own = find_stored(own_names, name).ours; !own.empty()) {
     return std::string(own);
   }
   if (const std::string_view found = find_stored(kModelNames, name).ours; !found.empty()) {
     return std::string(found);
   }
   std::string_view rest = name;
-  constexpr std::string_view kLayers = "model.layers.";
-  if (!rest.starts_with(kLayers)) return std::string(stored);
-  rest.remove_prefix(kLayers.size());
+  if (!rest.starts_with(layers) && !rest.starts_with(kLayersPlace)) return std::string(stored);
+  rest.remove_prefix(rest.starts_with(layers) ? layers.size() : kLayersPlace.size());
   const std::optional<std::string> layer = take_number(rest);
   const std::string found = layer ? ours_in_layer(spec, rest) : "";
   return found.empty() ? std::string(stored) : "blk." + *layer + "." + found;
@@ -261,7 +270,7 @@ std::optional<std::string> hf_name(std::string_view ours, const FileSpec& spec) 
   std::string_view rest = ours.substr(kLayers.size());
   const std::optional<std::string> layer = take_number(rest);
   const std::string found = layer ? stored_in_layer(spec, rest) : "";
-  return found.empty() ? std::nullopt : std::optional("model.layers." + *layer + "." + found);
+  return found.empty() ? std::nullopt : std::optional(std::string(spec.layers_place) + *layer + "." + found);
 }
 
 namespace {

@@ -40,6 +40,7 @@ constexpr Required kRequired[] = {
      "false, or \"vision\", which concerns images",
      [](const Json& value) { return is_false(value) || value == "vision"; }},
     {"mlp_only_layers", "no layers", [](const Json& value) { return value.empty(); }},
+    {"sparse_config", "nothing: all keys are read", [](const Json&) { return false; }},
     {"rope_parameters", "an object", is_object},
     {"rope_scaling", "an object", is_object},
     {"tie_word_embeddings", "true or false", [](const Json& value) { return value.is_boolean(); }},

@@ -25,8 +25,13 @@ Expected<LatentShape> read_latent_shape(const Metadata& metadata) {
     SLUICE_TRY(const int32_t both, metadata.get_count(key, kMost));
     shape.nope_dim = both - shape.rope_dim;
   }
-  SLUICE_TRY(shape.value_dim, metadata.get_count(value, kMost));
-  if (shape.nope_dim > 0 && shape.rope_dim % 2 == 0) return shape;
+  if (metadata.has(value)) {
+    SLUICE_TRY(shape.value_dim, metadata.get_count(value, kMost));
+  } else {  // MiniCPM 3's
+    SLUICE_TRY(const int32_t hidden, metadata.get_count("embedding_length", 1 << 20));
+    shape.value_dim = hidden / shape.num_heads;
+  }
+  if (shape.nope_dim > 0 && shape.rope_dim % 2 == 0 && shape.value_dim > 0) return shape;
   return metadata.wrong(key,
                         std::to_string(shape.nope_dim + shape.rope_dim),
                         "more than rope.dimension_count, an even number");

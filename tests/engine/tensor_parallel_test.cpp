@@ -114,6 +114,7 @@ TEST(TensorParallel, EveryArchitectureGivesTheBitsOfOneRank) {
       {"afmoe", {{"moe_intermediate_size", 256}}},
       {"hunyuan-dense", {}},
       {"ministral3", {}},
+      {"bailing-moe", {{"moe_intermediate_size", 256}}},
       // Heads of two sizes, fewer for full layers; K and V of other layers, inputs of layers, and
       // experts beside dense halves.
       {"gemma4", {{"global_head_dim", 64}}},

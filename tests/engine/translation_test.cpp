@@ -106,7 +106,7 @@ struct Pair {
 bool is_left_out(const std::string& name) {
   constexpr std::string_view kFamilies[] = {
       "qwen3-5", "qwen3-next", "lfm2", "step3p", "helium",
-      "ministral-", "granite-hybrid", "bamba"};
+      "ministral-", "granite-hybrid", "bamba", "minicpm3", "jais2"};
   return std::ranges::any_of(kFamilies,
                              [&](std::string_view family) { return name.starts_with(family); });
 }
@@ -149,8 +149,10 @@ TEST_F(Translation, DirectoriesHaveTheTensorsThatTransformersWrites) {
     ASSERT_EQ(convert(kModels + "/" + pair.gguf, output, "f32"), "");
     Values expected = values_of(kModels + "/" + pair.name);
     // A file of Granite 4 is one of Granite 3, whose directories keep gate and up apart.
-    // Those of Gemma 4 have K and V where a layer reads another's.
-    const bool differs = pair.name == "granite4" || pair.name == "gemma4-shared";
+    // Those of Gemma 4 have K and V where a layer reads another's. A file of Qwen3-VL becomes
+    // Qwen3, whose experts are apart.
+    const bool differs = pair.name == "granite4" || pair.name == "gemma4-shared" ||
+                         pair.name == "qwen3-vl-moe";
     if (!differs) expect_same_values(values_of(output), expected, 1e-6);
     const auto found = logits_of(output, pair.tokens);
     EXPECT_LT(testing::relative_error(logits_of(kModels + "/" + pair.name, pair.tokens), found),
@@ -175,6 +177,33 @@ TEST_F(Translation, HalvesOfFusedExpertsAreWrittenAsTransformersReadsThem) {
     return shapes;
   };
   EXPECT_EQ(tensors(at("llama4")), tensors(kModels + "/llama4-file"));
+  // In a multimodal model they stay where its text model is.
+  ASSERT_EQ(convert(kModels + "/qwen3-vl-moe", at("qwen"), "f32"), "");
+  std::map<std::string, Json> stored = tensors(kModels + "/qwen3-vl-moe");
+  const std::map<std::string, Json> written = tensors(at("qwen"));
+  EXPECT_TRUE(written.contains("model.language_model.layers.1.mlp.experts.gate_up_proj"));
+  for (const auto& [name, shape] : written) EXPECT_EQ(stored[name], shape) << name;
+}
+
+// InternLM 2's rows of q, k and v take turns, head by head: a file has them apart, and a directory
+// is not written.
+TEST_F(Translation, RowsThatTakeTurnsAreTakenApart) {
+  const std::string input = kModels + "/internlm2";
+  EXPECT_NE(convert(input, at("same"), "f32").find("rows of q, k and v that take turns"),
+            std::string::npos);
+  EXPECT_FALSE(fs::exists(at("same")));
+  ASSERT_EQ(convert(input, at("q8.gguf"), "Q8_0"), "");
+  EXPECT_FALSE(values_of(at("q8.gguf")).contains("blk.0.attn_qkv.weight"));
+  fs::copy(input, at("other"), fs::copy_options::recursive);
+  Json config = Json::parse(testing::read_whole_file(input + "/config.json"));
+  config["num_key_value_heads"] = 1;
+  std::ofstream(at("other") + "/config.json") << config.dump();
+  const auto checkpoint = Checkpoint::open(at("other"));
+  ASSERT_FALSE(checkpoint.has_value());
+  EXPECT_NE(checkpoint.error().message.find(
+                "model.layers.0.attention.wqkv.weight: found 64 rows, expected 48, of 4 query heads"),
+            std::string::npos)
+      << checkpoint.error().message;
 }
 
 // The other layout is refused; the same one keeps experts that have one tensor together.
@@ -248,6 +277,7 @@ TEST_F(Translation, RoundTripsGiveTheSameBits) {
                                          "hy-v3",          // dense layers between others
                                          "qwen3-moe-window",
                                          "smollm3-window",
+                                         "internlm2-bias",  // rotations that grow
                                          "llama-dynamic-rope",
                                          "qwen2-dynamic-rope",
                                          "gemma2-uncapped",
@@ -425,6 +455,18 @@ TEST(HfNames, GoBothWays) {
     const std::string stored = "model.layers.1." + std::string(norm) + ".weight";
     EXPECT_EQ(back(stored.c_str(), "gemma2"), stored);
   }
+  for (const char* stored : {"model.tok_embeddings.weight",
+                             "output.weight",
+                             "model.layers.2.feed_forward.w3.weight"}) {
+    EXPECT_EQ(back(stored, "internlm2"), stored);
+  }
+  for (const char* stored : {"transformer.wte.weight",
+                             "transformer.ln_f.weight",
+                             "lm_head.weight",
+                             "transformer.h.2.attn.attention.out_proj.weight"}) {
+    EXPECT_EQ(back(stored, "exaone"), stored);
+  }
+  EXPECT_EQ(back("model.layers.2.input_layernorm.weight", "exaone"), "transformer.h.2.ln_1.weight");
   const FileSpec& llama = *find_file_spec("llama");
   EXPECT_EQ(hf_name("blk.1.ffn_norm.weight", llama),
             "model.layers.1.post_attention_layernorm.weight");

@@ -212,8 +212,6 @@ MODELS = {
     "mistral3": ("Mistral3", None, dict(sliding_window=None, head_dim=24), "F16"),
 }
 MODELS.update(recurrent.MODELS)
-VISION = dict(hidden_size=16, intermediate_size=24, num_hidden_layers=1, num_attention_heads=2,
-              head_dim=8, image_size=28, patch_size=14, num_channels=3)
 # Keys left out of config.json: transformers' class has the same values.
 LEFT_OUT = {
     "granite-defaults": ("attention_multiplier", "embedding_multiplier", "residual_multiplier",
@@ -235,11 +233,12 @@ TORCH_TYPE = {"F32": torch.float32, "F16": torch.float16, "BF16": torch.bfloat16
 def build(prefix, overrides, seed):
     config_class = getattr(transformers, prefix + "Config")
     torch.manual_seed(seed)
-    if prefix == "Mistral3":
-        config = config_class(text_config={"model_type": "mistral", **COMMON, **overrides},
-                              vision_config={"model_type": "pixtral", **VISION})
+    if prefix in further_models.TOWERS:
+        text_type, vision = further_models.TOWERS[prefix]
+        config = config_class(text_config={"model_type": text_type, **COMMON, **overrides},
+                              vision_config=vision)
         config._attn_implementation = "eager"
-        model = transformers.Mistral3ForConditionalGeneration(config)
+        model = getattr(transformers, prefix + "ForConditionalGeneration")(config)
     else:
         config = config_class(**{**COMMON, **overrides})
         config._attn_implementation = "eager"
@@ -302,10 +301,11 @@ def save(name, model, kind):
         config["original_max_position_embeddings"] = 16
     for key in LEFT_OUT.get(name, ()):
         config.pop(key, None)
-    path.write_text(json.dumps(config, indent=1) + "\n")
     tensors = {}
     for file in sorted(folder.glob("*.safetensors")):
         tensors.update(load_file(file))
+    config = further_models.publish(name, folder, config, tensors)
+    path.write_text(json.dumps(config, indent=1) + "\n")
     if name == "qwen3-5-moe":
         recurrent.publish(folder, config, tensors)
     gemma4.publish(name, folder, config, tensors)
@@ -358,7 +358,7 @@ def gguf_tensors(architecture, config, tensors):
             continue
         if architecture in ("gemma", "gemma2", "gemma3", "nemotron") and name.endswith("norm.weight"):
             array = array + 1
-        if architecture in ("llama", "smollm3", "granite", "granitemoe", "granitehybrid", "mistral3", "arcee"):
+        if architecture in further_models.PERMUTED:
             if ".q_proj." in name:
                 array = permute(array, config.num_attention_heads)
             if ".k_proj." in name:
@@ -455,7 +455,7 @@ def add_experts(writer, architecture, config):
         writer.add_expert_shared_feed_forward_length(config.shared_expert_intermediate_size)
     if architecture in ("granitemoe", "granitehybrid") and getattr(config, "shared_intermediate_size", 0):
         writer.add_expert_shared_feed_forward_length(config.shared_intermediate_size)
-    if architecture in ("glm4moe", "dots1"):
+    if architecture in ("glm4moe", "dots1", "bailingmoe2"):
         writer.add_expert_shared_count(config.n_shared_experts)
         writer.add_leading_dense_block_count(getattr(config, "first_k_dense_replace", 0))
         writer.add_expert_weights_scale(config.routed_scaling_factor)
@@ -466,7 +466,7 @@ def add_experts(writer, architecture, config):
     if architecture == "ernie4_5-moe":
         writer.add_expert_shared_count(config.moe_num_shared_experts)
         writer.add_leading_dense_block_count(config.moe_layer_start_index)
-    if architecture in ("glm4moe", "minimax-m2", "afmoe", "lfm2moe", "dots1"):
+    if architecture in ("glm4moe", "minimax-m2", "afmoe", "lfm2moe", "dots1", "bailingmoe2"):
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
 
 
@@ -582,6 +582,7 @@ def main():
             tensors.update(packed)
         row = {"name": name, "tokens": tokens.tolist(), "directory": name}
         if architecture:
+            config = getattr(config, "text_config", config)
             write_gguf(HERE / f"{name}.gguf", architecture, config,
                        gguf_tensors(architecture, config, further_models.plain(config, tensors)), kind)
             row["gguf"] = f"{name}.gguf"

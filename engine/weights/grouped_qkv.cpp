@@ -1,0 +1,59 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/weights/grouped_qkv.h"
+
+#include <algorithm>
+#include <cstring>
+#include <utility>
+
+#include "quant/format.h"
+
+namespace sluice {
+
+Expected<SplitQkv> split_grouped_qkv(const CheckpointTensor& whole, const Metadata& metadata) {
+  constexpr uint64_t kMost = 1024;
+  SLUICE_TRY(const int32_t hidden, metadata.get_count("embedding_length", 1 << 20));
+  SLUICE_TRY(const int32_t heads, metadata.get_count("attention.head_count", kMost));
+  SLUICE_TRY(const int32_t kv_heads, metadata.get_count_or("attention.head_count_kv", kMost, heads));
+  SLUICE_TRY(const int32_t width,
+             metadata.get_count_or("attention.key_length", kMost, hidden / heads));
+  const auto fail = [&](ErrorCode code, const std::string& found, const std::string& expected) {
+    return make_error(
+        code, whole.file + ": tensor " + whole.stored_name + ": found " + found + ", expected " + expected);
+  };
+  if (whole.coded) {
+    return fail(ErrorCode::kUnsupported, "codes", "floats: rows of q, k and v take turns");
+  }
+  const uint64_t rows = whole.num_dims == 1 ? whole.dims[0] : whole.dims[1];
+  const auto all = static_cast<uint64_t>(heads + 2 * kv_heads) * static_cast<uint64_t>(width);
+  if (whole.num_dims > 2 || rows != all || heads % kv_heads != 0) {
+    return fail(ErrorCode::kDataLoss,
+                std::to_string(rows) + " rows",
+                std::to_string(all) + ", of " + std::to_string(heads) + " query heads and " +
+                    std::to_string(kv_heads) + " KV heads");
+  }
+  const size_t row_size = whole.data.size() / rows;
+  const auto groups = static_cast<size_t>(kv_heads);
+  const auto queries = static_cast<size_t>(heads / kv_heads);
+  SplitQkv result;
+  size_t before = 0;  // heads of a group in front of the part's
+  for (const auto& [name, count] : {std::pair("attn_q", queries), {"attn_k", 1}, {"attn_v", 1}}) {
+    const size_t bytes = count * static_cast<size_t>(width) * row_size;
+    const size_t group_bytes = (queries + 2) * static_cast<size_t>(width) * row_size;
+    const size_t first = before * static_cast<size_t>(width) * row_size;
+    std::vector<std::byte>& memory = result.memory.emplace_back(groups * bytes);
+    for (size_t group = 0; group < groups; ++group) {
+      std::memcpy(memory.data() + group * bytes,
+                  whole.data.data() + group * group_bytes + first,
+                  bytes);
+    }
+    before += count;
+    CheckpointTensor part = whole;
+    part.name.replace(part.name.find("attn_qkv"), std::string("attn_qkv").size(), name);
+    part.dims[whole.num_dims - 1] = groups * count * static_cast<size_t>(width);
+    part.data = memory;
+    result.tensors.push_back(std::move(part));
+  }
+  return result;
+}
+
+}  // namespace sluice

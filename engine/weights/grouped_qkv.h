@@ -1,0 +1,25 @@
+// SPDX-License-Identifier: Apache-2.0
+// Takes apart a matrix whose rows are those of the queries that share a KV head, then its key and
+// its value, head by head: InternLM 2's.
+#pragma once
+
+#include <cstddef>
+#include <string>
+#include <vector>
+
+#include "engine/core/status.h"
+#include "engine/weights/checkpoint_tensor.h"
+#include "engine/weights/metadata.h"
+
+namespace sluice {
+
+struct SplitQkv {
+  std::vector<CheckpointTensor> tensors;       // of q, k and v
+  std::vector<std::vector<std::byte>> memory;  // storage of the tensors' data
+};
+
+// `whole`: floats of "blk.0.attn_qkv.weight" or ".bias".
+// kDataLoss: another number of rows than the heads of `metadata` have. kUnsupported: codes.
+Expected<SplitQkv> split_grouped_qkv(const CheckpointTensor& whole, const Metadata& metadata);
+
+}  // namespace sluice
