@@ -2,6 +2,7 @@
 // The model that a checkpoint's keys describe, and one-line refusals of unsupported ones.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -13,6 +14,7 @@
 #include "tests/engine/weights/gguf_builder.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/golden_folder.h"
+#include "tests/support/golden_models.h"
 #include "tests/support/temporary_folder.h"
 
 namespace sluice {
@@ -326,6 +328,88 @@ TEST(HfConfig, FamiliesAreRefusedByTheirConfigurationsAlone) {
                                  : Expected<const ModelSpec*>(tl::unexpected(checkpoint.error()));
     ASSERT_FALSE(spec.has_value()) << each.config;
     EXPECT_NE(spec.error().message.find(each.expected), std::string::npos) << spec.error().message;
+  }
+}
+
+// A few numbers of the model that a configuration describes.
+std::vector<int32_t> numbers_of(const ModelConfig& config) {
+  const LayerConfig& layer = config.layers.front();
+  const auto windowed = std::ranges::count_if(
+      config.layers, [](const LayerConfig& each) { return each.window > 0; });
+  return {config.num_layers,
+          layer.num_heads,
+          layer.num_kv_heads,
+          layer.head_dim,
+          config.ropes.front().rotary_dim,
+          config.moe.num_experts,
+          config.moe.top_k,
+          static_cast<int32_t>(windowed)};
+}
+
+Expected<ModelConfig> config_of(const nlohmann::json& json) {
+  const testing::TemporaryFolder folder;
+  std::ofstream(folder.at("config.json")) << json.dump();
+  SLUICE_TRY(const auto checkpoint, Checkpoint::open(folder.path(), LoadFormat::kDummy));
+  SLUICE_TRY(const ModelSpec* spec, find_model_spec(*checkpoint));
+  return read_model_config(*spec, *checkpoint);
+}
+
+// Published files say much that has no effect, in spellings of several years; none is refused.
+TEST(HfConfig, PublishedOnesAreTaken) {
+  const auto rows = nlohmann::json::parse(
+      testing::read_whole_file(golden_folder() + "/configs/published.json"));
+  ASSERT_GE(rows.size(), 32U);
+  for (const nlohmann::json& row : rows) {
+    SCOPED_TRACE(row["name"].get<std::string>());
+    nlohmann::json json = row["config"];
+    nlohmann::json& text = json.contains("text_config") ? json["text_config"] : json;
+    // Gemma 3 leaves it to the class; a model is read with its embedding.
+    if (!text.contains("vocab_size") && !json.contains("llm_config")) text["vocab_size"] = 64;
+    const auto config = config_of(json);
+    ASSERT_TRUE(config.has_value()) << config.error().message;
+    EXPECT_EQ(numbers_of(*config), row["is"].get<std::vector<int32_t>>());
+  }
+}
+
+// What would change the numbers is refused by its name.
+TEST(HfConfig, PublishedOnesWithOtherNumbersAreRefused) {
+  struct Case {
+    const char* name;
+    const char* change;
+    const char* expected;
+  };
+
+  constexpr Case kCases[] = {
+      {"Qwen3-VL-30B-A3B-Instruct",
+       R"({"text_config": {"decoder_sparse_step": 2}})",
+       "decoder_sparse_step: found 2, expected 1"},
+      {"Qwen3-VL-30B-A3B-Instruct",
+       R"({"text_config": {"mlp_only_layers": [3]}})",
+       "mlp_only_layers: found [3], expected no layers"},
+      {"Qwen2.5-7B-Instruct",
+       R"({"rope_scaling": {"type": "mrope", "mrope_section": [16, 24, 24]}})",
+       "found \"mrope\""},
+      {"MiniCPM-2B-sft-bf16",
+       R"({"sparse_config": {"kernel_size": 32}})",
+       "sparse_config: found {\"kernel_size\":32}, expected nothing"},
+      {"Ling-mini-2.0", R"({"score_function": "softmax"})", "found \"softmax\", expected sigmoid"},
+      {"Ling-mini-2.0", R"({"use_qk_norm": false})", "use_qk_norm: found false, expected true"},
+      {"EXAONE-3.5-7.8B-Instruct",
+       R"({"activation_function": "gelu"})",
+       "activation_function: found \"gelu\""},
+  };
+  const auto rows = nlohmann::json::parse(
+      testing::read_whole_file(golden_folder() + "/configs/published.json"));
+  for (const Case& each : kCases) {
+    const auto row = std::ranges::find_if(
+        rows, [&](const nlohmann::json& candidate) { return candidate["name"] == each.name; });
+    ASSERT_NE(row, rows.end()) << each.name;
+    nlohmann::json json = (*row)["config"];
+    json.merge_patch(nlohmann::json::parse(each.change));
+    const auto config = config_of(json);
+    ASSERT_FALSE(config.has_value()) << each.name << " " << each.change;
+    EXPECT_NE(config.error().message.find(each.expected), std::string::npos)
+        << config.error().message;
   }
 }
 
