@@ -330,7 +330,7 @@ TEST(Mtp, WhatIsNoModuleOrBehindAnotherKindOfLayerIsRefusedByName) {
   EXPECT_NE(refusal_of(own, other, 1).find("scaled halves"), std::string::npos);
   other = target;
   for (LayerConfig& layer : other.layers) layer.window = 16;
-  EXPECT_NE(refusal_of(own, other, 1).find("windows in all layers"), std::string::npos);
+  EXPECT_NE(refusal_of(own, other, 1).find("windows or states in all layers"), std::string::npos);
 }
 
 // The target's output layer reads an EAGLE 1 head: its scaling and cap apply here too.
