@@ -3,11 +3,12 @@
 //
 // Tree of one output row (absolute position p, one head): keys are cut at absolute positions into
 // partitions of 512 and tiles of 64. Score s_j = (chain over d in order: acc = fma(q[d], k_j[d],
-// acc)) * scale, soft-capped where asked. Per tile, left to right: m' = max(m, max_j s_j),
-// p_j = exp(s_j - m'), c = exp(m - m'), l = fma(l, c, sum_j p_j), o[d] = o[d] * c, then
-// for j in order o[d] = fma(p_j, v_j[d], o[d]); only keys in [lo(p), hi(p)] take part: lo is the
-// first visible key (visible_keys.h); hi is p, or, where keys behind p are seen too, the last key
-// of the request, or p + window - 1 where that is less.
+// acc)) * scale, soft-capped where asked, then fma(slope, |p - j|, s_j) where heads have slopes.
+// Per tile, left to right: m' = max(m, max_j s_j), p_j = exp(s_j - m'), c = exp(m - m'),
+// l = fma(l, c, sum_j p_j), o[d] = o[d] * c, then for j in order o[d] = fma(p_j, v_j[d], o[d]);
+// only keys in [lo(p), hi(p)] take part: lo is the first visible key (visible_keys.h); hi is p, or,
+// where keys behind p are seen too, the last key of the request, or p + window - 1 where that is
+// less.
 // Sum over a tile: key j in lane j % 16, lanes add j = l, l + 16, l + 32, l + 48 in order, then
 // fold by halves. Each partition starts fresh (m = lowest, l = 0, o = 0); partitions merge left to
 // right: m' = max(m_a, m_b), x = x_a * exp(m_a - m') + x_b * exp(m_b - m') as
@@ -108,6 +109,8 @@ struct AttentionArgs {
   bool is_chunked = false;
   float soft_cap = 0;            // s = soft_cap * tanh(s / soft_cap); 0: off
   const float* sinks = nullptr;  // [num_heads] or null
+  // [num_heads] What a score gains for each token of distance, at most 0; null: nothing. CPU only.
+  const float* slopes = nullptr;
   float* out;                    // [num_tokens, num_heads * V's width]
   int64_t out_stride;
   std::span<std::byte> workspace;  // attention_workspace_bytes; 64-byte aligned

@@ -29,6 +29,7 @@ enum class GateFunction : uint8_t {
   kSigmoid,        // 1 / (1 + exp(-g)) * u
   kSquaredRelu,    // max(0, g) * max(0, g); u is not read
   kGelu,           // g / 2 * (1 + erf(g / sqrt(2))); u is not read
+  kGeluErf,        // the same * u
 };
 
 constexpr bool is_gated(GateFunction function) {

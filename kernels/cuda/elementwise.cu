@@ -210,6 +210,8 @@ void launch_gate_mul(Stream stream, const GateMulArgs& args) {
       return start.template operator()<GateFunction::kSquaredRelu>();
     case GateFunction::kGelu:
       return start.template operator()<GateFunction::kGelu>();
+    case GateFunction::kGeluErf:
+      return start.template operator()<GateFunction::kGeluErf>();
   }
 }
 

@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gate functions of kernels/elementwise.h with the CPU's bits. No GPU has run kGelu or limits.
+// The gate functions of kernels/elementwise.h with the CPU's bits. No GPU has run kGelu, kGeluErf
+// or limits.
 #pragma once
 
 #include "kernels/cuda/gpu.h"
@@ -23,6 +24,8 @@ __device__ __forceinline__ float gated(float gate, float up, float limit) {
     return __fmul_rn(__fdiv_rn(1.0F, __fadd_rn(1.0F, exp_of(__fsub_rn(0.0F, gate)))), up);
   } else if constexpr (kFunction == GateFunction::kGelu) {
     return gelu_of(gate);
+  } else if constexpr (kFunction == GateFunction::kGeluErf) {
+    return __fmul_rn(gelu_of(gate), up);
   } else if constexpr (kFunction == GateFunction::kSquaredRelu) {
     const float x = higher_of(0.0F, gate);
     return __fmul_rn(x, x);

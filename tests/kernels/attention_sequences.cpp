@@ -30,6 +30,9 @@ Sequences::Sequences(const Shape& shape, std::vector<int32_t> lengths, uint64_t 
   k_ = random.normals(tokens * static_cast<size_t>(k_width()), 1.5F);
   v_ = random.normals(tokens * static_cast<size_t>(v_width()));
   sinks_ = random.normals(static_cast<size_t>(shape.num_heads), 2);
+  for (int32_t head = 0; head < shape.num_heads; ++head) {
+    slopes_.push_back(-0.3F / static_cast<float>(1 + head * head));
+  }
   cached_k_ = as_cached(k_, shape.head_dim);
   cached_v_ = as_cached(v_, shape.value_width());
   // Blocks are in random order, so that nothing depends on neighbours.
@@ -91,6 +94,9 @@ std::vector<double> Sequences::oracle(int32_t req,
       const auto cap = static_cast<double>(shape_.soft_cap);
       score = cap * std::tanh(score / cap);
     }
+    if (shape_.slopes) {
+      score += static_cast<double>(slopes_[static_cast<size_t>(head)]) * std::abs(position - j);
+    }
     scores.push_back(score);
     top = std::max(top, score);
   }
@@ -132,7 +138,12 @@ std::optional<Sequences::State> Sequences::partition_of(
       for (size_t d = 0; d < dim; ++d) {
         acc = std::fmaf(q[d], cached_k_.codes[at * dim + d], acc);
       }
-      s[static_cast<size_t>(j - tile)] = acc * cached_k_.scales[at] * scale();
+      float& score = s[static_cast<size_t>(j - tile)];
+      score = acc * cached_k_.scales[at] * scale();
+      if (shape_.slopes) {
+        const auto distance = static_cast<float>(std::abs(position - j));
+        score = std::fmaf(slopes_[static_cast<size_t>(head)], distance, score);
+      }
       m = std::max(m, s[static_cast<size_t>(j - tile)]);
     }
     float lanes[16] = {};
@@ -304,6 +315,7 @@ std::vector<float> Sequences::attend(const Device& device,
              .is_chunked = shape_.is_chunked,
              .soft_cap = shape_.soft_cap,
              .sinks = shape_.sinks ? sinks_.data() : nullptr,
+             .slopes = shape_.slopes ? slopes_.data() : nullptr,
              .out = out.data(),
              .out_stride = out_width(),
              .workspace = std::as_writable_bytes(std::span(workspace)),

@@ -29,6 +29,7 @@ struct Shape {
   bool sinks = false;
   bool sees_behind = false;
   bool is_chunked = false;
+  bool slopes = false;
   int32_t value_dim = 0;  // 0: head_dim
 
   [[nodiscard]] int32_t value_width() const { return value_dim > 0 ? value_dim : head_dim; }
@@ -38,6 +39,7 @@ struct Shape {
            std::to_string(head_dim) + " " + std::string(to_string(dtype)) + " blocks of " +
            std::to_string(block_size) + " window " + std::to_string(window) +
            (sees_behind ? ", keys behind" : "") + (is_chunked ? ", chunked" : "") +
+           (slopes ? ", slopes" : "") +
            " values of " + std::to_string(value_width());
   }
 };
@@ -169,7 +171,7 @@ class Sequences {
   std::vector<int32_t> lengths_;
   std::vector<int32_t> first_;
   int32_t num_tokens_ = 0;
-  std::vector<float> q_, k_, v_, sinks_;
+  std::vector<float> q_, k_, v_, sinks_, slopes_;
   Cached cached_k_, cached_v_;
   std::vector<int32_t> table_;
   int32_t table_stride_ = 0;

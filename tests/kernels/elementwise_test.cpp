@@ -151,7 +151,9 @@ TEST(GateMul, EveryFunctionMatchesDoublesAndEveryInstructionSet) {
     if (function == GateFunction::kSilu) return g / (1 + std::exp(-g)) * u;
     if (function == GateFunction::kSigmoid) return u / (1 + std::exp(-g));
     if (function == GateFunction::kSquaredRelu) return g > 0 ? g * g : 0.0;
-    if (function == GateFunction::kGelu) return 0.5 * g * std::erfc(-g / std::sqrt(2.0));
+    const double normal = 0.5 * g * std::erfc(-g / std::sqrt(2.0));
+    if (function == GateFunction::kGelu) return normal;
+    if (function == GateFunction::kGeluErf) return normal * u;
     return function == GateFunction::kGeluTanh ? gelu(g, u) : clamped(g, u);
   };
   for (const GateFunction function : {GateFunction::kSilu,
@@ -159,7 +161,8 @@ TEST(GateMul, EveryFunctionMatchesDoublesAndEveryInstructionSet) {
                                       GateFunction::kClampedSwiglu,
                                       GateFunction::kSigmoid,
                                       GateFunction::kSquaredRelu,
-                                      GateFunction::kGelu}) {
+                                      GateFunction::kGelu,
+                                      GateFunction::kGeluErf}) {
     std::vector<float> reference;
     for (const auto& device : test::devices({1})) {
       const std::vector<float> got = gated(device.device->context(), function, gate, up);

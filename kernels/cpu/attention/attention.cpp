@@ -241,6 +241,7 @@ class AttentionCall {
         .v_block_bytes = kv.num_kv_heads * v_bytes,
         .block_table = args_.block_table + req * args_.block_table_stride,
         .sinks = args_.sinks != nullptr ? args_.sinks + int64_t{kv_head} * group_ : nullptr,
+        .slopes = args_.slopes != nullptr ? args_.slopes + int64_t{kv_head} * group_ : nullptr,
         .chosen = latent_.chosen.words == nullptr
                       ? nullptr
                       : latent_.chosen.words + args_.query_start_loc[req] * latent_.chosen.stride,

@@ -57,15 +57,32 @@ SLUICE_INLINE V16 fold_each(V16* rows, int32_t count, FoldOne fold_one, Combine 
   return fold_rows(rows, combine);
 }
 
+// What the scores of a row lose by their keys' distances, where heads have slopes.
+struct Distances {
+  V16 slope;
+  int32_t own;  // the row's position in the tile
+
+  SLUICE_INLINE Distances(const QueryBlock& block, int32_t row, int32_t tile_begin)
+      : slope(broadcast(block.slopes[(block.row_begin + row) % block.group])),
+        own(block.first_position + (block.row_begin + row) / block.group - tile_begin) {}
+
+  SLUICE_INLINE V16 added_to(V16 scores, int v) const {
+    const V16 from = to_float(sub(load(kLaneIds), broadcast(own - 16 * v)));
+    return fma(slope, max(from, sub(zero(), from)), scores);
+  }
+};
+
 // Turns the scores of `count` rows, at most 16, into weights exp(s - m') of V, unspecified for keys
 // that a row does not see. Updates m and l; `rescale` is the factor for the outputs so far. Rows go
 // side by side, since each is a chain of dependent operations. kWhole: all rows see the whole tile.
-// `scales` is null for a cache without scales.
+// `scales` is null for a cache without scales; `first_row`: the first of them in the block.
 template <bool kWhole>
 [[gnu::noinline]] static void softmax_rows(const QueryBlock& block,
                                            const TileScales* scales,
                                            KeyRange keys,
                                            const KeyRange* ranges,
+                                           int32_t tile_begin,
+                                           int32_t first_row,
                                            int32_t count,
                                            float* scores,
                                            float* m,
@@ -86,6 +103,7 @@ template <bool kWhole>
         const V16 cap = broadcast(block.soft_cap);
         s = mul(cap, tanh(div(s, cap)));
       }
+      if (block.slopes != nullptr) s = Distances(block, first_row + r, tile_begin).added_to(s, v);
       if constexpr (!kWhole) s = SeenLanes(ranges[r], v).or_else(broadcast(kLowest), s);
       top = max(top, s);
       store(row + 16 * v, s);
@@ -335,6 +353,8 @@ SLUICE_INLINE void weigh_tile(const QueryBlock& block,
             scales,
             keys,
             ranges + base,
+            tile_begin,
+            base,
             count,
             scores + base * kTile,
             states.m + base,

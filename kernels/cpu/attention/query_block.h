@@ -28,6 +28,7 @@ struct QueryBlock {
   int64_t v_block_bytes;       // likewise in `v`
   const int32_t* block_table;  // the request's
   const float* sinks;          // from the group's first head on, or null
+  const float* slopes;         // likewise
   const uint64_t* chosen;      // keys of the request's first token, a word a tile; null: all
   int64_t chosen_stride;       // from token to token
   float* scratch;              // attention_scratch_floats(), of this worker

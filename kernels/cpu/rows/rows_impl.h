@@ -201,6 +201,8 @@ static void gate_mul_row(GateFunction function,
       });
     case GateFunction::kGelu:
       return gate_mul_with(gate, gate, out, [](V16 g, V16) { return gelu(g); });
+    case GateFunction::kGeluErf:
+      return gate_mul_with(gate, up, out, [](V16 g, V16 u) { return mul(gelu(g), u); });
   }
 }
 

@@ -96,7 +96,8 @@ TEST(CudaElementwise, EveryGateFunctionHasTheBitsOfTheCpu) {
                                       GateFunction::kClampedSwiglu,
                                       GateFunction::kSigmoid,
                                       GateFunction::kSquaredRelu,
-                                      GateFunction::kGelu}) {
+                                      GateFunction::kGelu,
+                                      GateFunction::kGeluErf}) {
     for (const int32_t n : {33, 300}) {
       const int64_t stride = n + 7;
       std::vector<float> gate = random.normals(static_cast<size_t>(kRows * stride), 5);
