@@ -65,6 +65,52 @@ float tanh_of(float x) {
   return static_cast<float>(x < 0 ? -value : value);
 }
 
+// x times the normal distribution's share below x. erf is 2 / sqrt(pi) e^(-z^2) times a sum whose
+// terms are all positive.
+float gelu_of(float x) {
+  constexpr double kTwoOverRootPi = 1.1283791670955126;
+  const double z = std::abs(static_cast<double>(x)) * 0.7071067811865476;
+  double erf = 1;
+  if (z < 6) {
+    double term = z;
+    double sum = z;
+    for (int i = 1; term > sum * 0x1p-54; ++i) {
+      term *= 2 * z * z / (2 * i + 1);
+      sum += term;
+    }
+    erf = kTwoOverRootPi * exp_below(-z * z) * sum;
+  }
+  return static_cast<float>(0.5 * static_cast<double>(x) * (x < 0 ? 1 - erf : 1 + erf));
+}
+
+float apply(PooledFunction function, float x) {
+  switch (function) {
+    case PooledFunction::kTanh: return tanh_of(x);
+    case PooledFunction::kGelu: return gelu_of(x);
+    case PooledFunction::kIdentity: break;
+  }
+  return x;
+}
+
+// Norms a layer's output, in doubles.
+void norm(const PooledLayer& layer, std::span<float> vector) {
+  double sum = 0;
+  for (const float x : vector) sum += static_cast<double>(x);
+  const double mean = sum / static_cast<double>(vector.size());
+  double squares = 0;
+  for (const float x : vector) {
+    const double distance = static_cast<double>(x) - mean;
+    squares += distance * distance;
+  }
+  const double variance = squares / static_cast<double>(vector.size());
+  const double scale = std::sqrt(variance + layer.norm_epsilon);
+  for (size_t i = 0; i < vector.size(); ++i) {
+    const auto bias = layer.norm_bias.empty() ? 0.0 : static_cast<double>(layer.norm_bias[i]);
+    const double normed = (static_cast<double>(vector[i]) - mean) / scale;
+    vector[i] = static_cast<float>(normed * static_cast<double>(layer.norm_weight[i]) + bias);
+  }
+}
+
 // A layer's output for each vector in `vectors`.
 std::vector<float> through(const PooledLayer& layer, std::span<const float> vectors) {
   const auto in = static_cast<size_t>(layer.in);
@@ -76,8 +122,9 @@ std::vector<float> through(const PooledLayer& layer, std::span<const float> vect
     for (size_t row = 0; row < out; ++row) {
       float sum = dot(std::span(layer.weight).subspan(row * in, in), vector);
       if (!layer.bias.empty()) sum += layer.bias[row];
-      result.push_back(layer.has_tanh ? tanh_of(sum) : sum);
+      result.push_back(apply(layer.function, sum));
     }
+    if (!layer.norm_weight.empty()) norm(layer, std::span(result).last(out));
   }
   return result;
 }

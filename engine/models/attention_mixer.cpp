@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cmath>
 #include <vector>
 
@@ -25,6 +26,20 @@ Expected<DeviceFloats> load_norm(const ModelConfig& config,
   }
   for (float& value : values) value += config.norm_offset;
   return weights.place(std::move(values));
+}
+
+// What a score gains for each token of distance, by head. Where the number of heads is no power of
+// two, the heads beyond one have every other slope of twice as many.
+std::vector<float> alibi_slopes(const ModelConfig& config, int32_t num_heads) {
+  const auto whole = static_cast<int32_t>(std::bit_floor(static_cast<uint32_t>(num_heads)));
+  std::vector<float> slopes;
+  for (int32_t head = 0; head < num_heads; ++head) {
+    const bool is_beyond = head >= whole;
+    const double step = is_beyond ? 2 * (head - whole) + 1 : 2 * (head + 1);
+    const double exponent = -static_cast<double>(config.max_alibi_bias) * step / (2 * whole);
+    slopes.push_back(-static_cast<float>(std::exp2(exponent)));
+  }
+  return slopes;
 }
 
 // K and V as the kernels take them: planes of one shape.
@@ -95,9 +110,9 @@ Expected<void> AttentionMixer::load_tensors(const std::string& prefix,
   const int32_t parts_of_q = config_.gates_with_queries ? 2 : 1;
   if (config_.gates_with_queries) SLUICE_TRY_VOID(separate_gates(weights));
   using Parts = std::vector<Projection::Part>;
-  Parts parts = config_.fused_qkv ? Parts{{fused, q, false, {0, total}, q_rows},
-                                          {fused, k, false, {q, total}, k_rows},
-                                          {fused, v, false, {q + k, total}, v_rows}}
+  Parts parts = config_.fused_qkv ? Parts{{fused, q, bias, {0, total}, q_rows},
+                                          {fused, k, bias, {q, total}, k_rows},
+                                          {fused, v, bias, {q + k, total}, v_rows}}
                                   : Parts{{prefix + "attn_q",
                                            parts_of_q * q,
                                            bias,
@@ -129,6 +144,7 @@ Expected<void> AttentionMixer::load_tensors(const std::string& prefix,
     sinks.erase(sinks.begin(), sinks.begin() + share.heads.first);
     sinks_ = weights.place(std::move(sinks));
   }
+  if (config_.max_alibi_bias != 0) slopes_ = weights.place(alibi_slopes(config_, layer_.num_heads));
   return {};
 }
 
@@ -297,6 +313,7 @@ void AttentionMixer::attend(const ForwardContext& context,
                       .is_chunked = layer_.is_chunked,
                       .soft_cap = config_.attention_soft_cap,
                       .sinks = sinks_.data(),
+                      .slopes = slopes_.data(),
                       .out = buffers_.attention,
                       .out_stride = attention_stride(),
                       .workspace = buffers_.workspace,

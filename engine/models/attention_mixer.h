@@ -124,6 +124,7 @@ class AttentionMixer final : public Mixer {
   DeviceFloats q_norm_, k_norm_;
   DeviceFloats v_norm_;  // ones
   DeviceFloats sinks_;
+  DeviceFloats slopes_;  // [heads], where scores fall with distance
   Buffers buffers_;
 };
 

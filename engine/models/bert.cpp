@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // BERT and its relatives with the same layers: RoBERTa, XLM-R and CamemBERT, whose positions begin
-// behind that of padding. All are encoders (encoder.h).
+// behind that of padding, and Jina's BERT, which has none. All are encoders (encoder.h).
 #include "engine/models/config_reader.h"
 #include "engine/models/encoder.h"
 #include "engine/weights/checkpoint.h"
@@ -31,6 +31,7 @@ constexpr TensorName kNames[] = {
     {"model.embeddings.LayerNorm.bias", "token_embd_norm.bias"},
     {"model.pooler.dense.weight", "cls.weight"},
     {"model.pooler.dense.bias", "cls.bias"},
+    {"model.linear.weight", "cls.tokens.weight"},  // ColBERT's
     {"model.classifier.weight", "cls.output.weight"},
     {"model.classifier.bias", "cls.output.bias"},
     {"model.classifier.dense.weight", "cls.weight"},
@@ -45,25 +46,46 @@ constexpr TensorName kNames[] = {
     {"intermediate.dense", "ffn_up"},
     {"output.dense", "ffn_down"},
     {"output.LayerNorm", "layer_output_norm"},
+    {"mlp.gated_layers", "ffn_up"},
+    {"mlp.wo", "ffn_down"},
+    {"mlp.layernorm", "layer_output_norm"},
 };
 
+// Jina's BERT (v2): no positions but scores that fall with distance, and a gated feed-forward half
+// whose last matrix alone has a bias.
+Expected<void> configure_jina(const Checkpoint& checkpoint, ModelConfig& config) {
+  config.num_positions = 0;
+  config.max_alibi_bias = 8;
+  config.gate_function = kernels::GateFunction::kGeluErf;
+  config.fused_gate_up = true;
+  config.only_down_bias = true;
+  const Metadata& metadata = checkpoint.metadata();
+  if (metadata.has("feed_forward_type")) {
+    SLUICE_TRY(const std::string kind, metadata.get_string("feed_forward_type"));
+    if (kind != "geglu") {
+      return metadata.wrong("feed_forward_type", "\"" + kind + "\"", "geglu");
+    }
+  }
+  return configure_post_norm_encoder(checkpoint, true, config);
+}
+
 Expected<void> configure_bert(const Checkpoint& checkpoint, ModelConfig& config) {
-  config.norm_bias = true;
   config.num_positions = config.context_len;
   for (LayerConfig& layer : config.layers) layer.rope = -1;
   config.ropes.clear();
   const Metadata& metadata = checkpoint.metadata();
   if (metadata.has("position_embedding_type")) {
     SLUICE_TRY(const std::string kind, metadata.get_string("position_embedding_type"));
+    if (kind == "alibi") return configure_jina(checkpoint, config);
     if (kind != "absolute") {
-      return metadata.wrong("position_embedding_type", "\"" + kind + "\"", "absolute");
+      return metadata.wrong("position_embedding_type", "\"" + kind + "\"", "absolute or alibi");
     }
   }
-  return read_encoder_tables(checkpoint, config);
+  return configure_post_norm_encoder(checkpoint, true, config);
 }
 
 // Positions begin behind the padding's, which is 1 in all published models; a GGUF file's table
-// lacks the rows before.
+// lacks the rows before, so that a padding token in a text is one like others there.
 Expected<void> configure_roberta(const Checkpoint& checkpoint, ModelConfig& config) {
   constexpr int32_t kFirst = 2;
   SLUICE_TRY_VOID(configure_bert(checkpoint, config));
@@ -72,6 +94,11 @@ Expected<void> configure_roberta(const Checkpoint& checkpoint, ModelConfig& conf
         "context_length", std::to_string(config.context_len), "more than 2");
   }
   config.first_position = kFirst;
+  const Expected<uint64_t> padding = checkpoint.metadata().get_uint_or("padding_token_id", 1);
+  if (padding && *padding != kFirst - 1) {
+    return checkpoint.metadata().wrong("padding_token_id", std::to_string(*padding), "1");
+  }
+  config.padding_token = kFirst - 1;
   config.context_len -= kFirst;
   return {};
 }

@@ -241,6 +241,8 @@ Expected<void> read_gate_function(const Metadata& metadata,
     config.gate_function = kernels::GateFunction::kSilu;
   } else if (name == "gelu_pytorch_tanh") {
     config.gate_function = kernels::GateFunction::kGeluTanh;
+  } else if (files.is_encoder && name == "gelu") {
+    config.gate_function = kernels::GateFunction::kGeluErf;
   } else {
     return metadata.wrong("hidden_act", "\"" + name + "\"", "silu or gelu_pytorch_tanh");
   }
@@ -283,7 +285,8 @@ Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, bool is_head, Mod
   }
   SLUICE_TRY(const bool qkv_bias, metadata.get_bool_or("attention_bias", false));
   SLUICE_TRY(const bool mlp_bias, metadata.get_bool_or("mlp_bias", false));
-  config.qkv_bias = qkv_bias || checkpoint.has("blk.0.attn_q.bias");
+  config.qkv_bias = qkv_bias || checkpoint.has("blk.0.attn_q.bias") ||
+                    checkpoint.has("blk.0.attn_qkv.bias");
   config.attention_out_bias = checkpoint.has("blk.0.attn_output.bias");
   config.mlp_bias = mlp_bias || checkpoint.has("blk.0.ffn_down.bias");
   config.fused_qkv = checkpoint.has("blk.0.attn_qkv.weight");

@@ -81,11 +81,14 @@ Expected<std::unique_ptr<DenseFfn>> DenseFfn::load_pair(const ModelConfig& confi
   std::unique_ptr<DenseFfn> ffn(new DenseFfn(config, place));
   const int64_t whole = whole_of(place.columns, place.width);
   using Parts = std::array<Projection::Part, 2>;
-  const Parts both = place.is_fused
-                         ? Parts{{{place.up, whole, false, {0, 2 * whole}, place.columns},
-                                  {place.up, whole, false, {whole, 2 * whole}, place.columns}}}
-                         : Parts{{{place.gate, whole, place.has_bias, {}, place.columns},
-                                  {place.up, whole, place.has_bias, {}, place.columns}}};
+  const bool has_bias = place.has_bias && !config.only_down_bias;
+  const int64_t gate_at = config.has_up_first ? whole : 0;
+  const RowSlice gate = {gate_at, 2 * whole};
+  const RowSlice up = {whole - gate_at, 2 * whole};
+  const Parts both = place.is_fused ? Parts{{{place.up, whole, false, gate, place.columns},
+                                             {place.up, whole, false, up, place.columns}}}
+                                    : Parts{{{place.gate, whole, has_bias, {}, place.columns},
+                                             {place.up, whole, has_bias, {}, place.columns}}};
   const auto gate_up = ffn->is_gated() ? std::span(both) : std::span(both).subspan(1);
   SLUICE_TRY(ffn->gate_up_, Projection::load(weights, gate_up, config.hidden, activation_bits));
   const std::array<Projection::Part, 1> down = {

@@ -10,6 +10,7 @@
 #include "engine/models/attention_mixer.h"
 #include "engine/models/blocks.h"
 #include "engine/models/dense_ffn.h"
+#include "engine/models/experts.h"
 #include "engine/models/output_layer.h"
 #include "engine/models/rope_tables.h"
 #include "engine/weights/checkpoint.h"
@@ -54,11 +55,13 @@ struct EncoderBuffers {
   std::span<std::byte> ffns;
 };
 
+// Norms are before their halves (empty: the half reads the stream) or of the stream behind them.
 struct EncoderLayer {
   std::unique_ptr<Mixer> mixer;
   std::unique_ptr<Ffn> ffn;
-  StreamNorm after_mixer;
-  StreamNorm after_ffn;
+  StreamNorm mixer_norm;
+  StreamNorm ffn_norm;
+  DeviceFloats ffn_bias;  // [hidden] of experts' sum; empty: none
 };
 
 class EncoderModel final : public Model {
@@ -100,9 +103,16 @@ class EncoderModel final : public Model {
   [[nodiscard]] const Projection& output() const override { return embedding_; }
 
  private:
+  [[nodiscard]] bool norms_sums() const { return config_.norm_placement == NormPlacement::kSum; }
+
+  // The first row of the table of positions that a token can have.
+  [[nodiscard]] int32_t first_row() const {
+    return config_.first_position - (config_.padding_token >= 0 ? 1 : 0);
+  }
+
   // Positions of a text in the table; 1: the table has a row for each segment alone.
   [[nodiscard]] int32_t num_places() const {
-    return config_.num_positions > 0 ? config_.num_positions - config_.first_position : 1;
+    return config_.num_positions > 0 ? config_.num_positions - first_row() : 1;
   }
 
   // The rotation of a layer; null: none.
@@ -112,13 +122,25 @@ class EncoderModel final : public Model {
   }
 
   Expected<void> load_positions(WeightStore& weights);
+  Expected<void> load_layer(int32_t index, int32_t bits, WeightStore& weights);
   Expected<void> load_labels(int32_t bits, WeightStore& weights);
   EncoderBuffers layout(const StepBounds& bounds, Arena& arena) const;
   void take_embeddings(const ForwardContext& context) const;
+  void place_tokens(const ForwardContext& context) const;
+  // Where halves write, and how.
+  [[nodiscard]] HalfOutput half_output(const kernels::RowSteps& then) const;
   void add_norm_steps(const StreamNorm& norm,
                       const Projection* next,
                       int32_t num_rows,
                       kernels::RowSteps& steps) const;
+  void add_steps_behind_mixer(const EncoderLayer& layer,
+                              int32_t num_rows,
+                              kernels::RowSteps& steps) const;
+  // `next`: the layer behind it; null: none.
+  void add_steps_behind_ffn(const EncoderLayer& layer,
+                            const EncoderLayer* next,
+                            int32_t num_rows,
+                            kernels::RowSteps& steps) const;
   const float* score(const ForwardContext& context, int32_t num_rows);
 
   ModelConfig config_;
@@ -126,6 +148,7 @@ class EncoderModel final : public Model {
   DeviceFloats positions_;  // [segments, places, hidden]
   std::vector<kernels::RopeTable> ropes_;
   StreamNorm embedding_norm_;
+  StreamNorm last_norm_;  // empty where norms are behind halves
   std::vector<EncoderLayer> layers_;
   Projection dense_;   // of a model that scores; empty weights: the labels' layer is alone
   Projection labels_;
@@ -147,7 +170,7 @@ Expected<void> EncoderModel::load_positions(WeightStore& weights) {
       SLUICE_TRY(kind, weights.vector(kTypes, config_.hidden, {segment, config_.num_segments}));
     }
     if (rows == 0) table.insert(table.end(), kind.begin(), kind.end());
-    for (int32_t row = config_.first_position; row < rows; ++row) {
+    for (int32_t row = first_row(); row < rows; ++row) {
       SLUICE_TRY(const std::vector<float> place,
                  weights.vector("position_embd.weight", config_.hidden, {row, rows}));
       for (size_t i = 0; i < place.size(); ++i) table.push_back(place[i] + kind[i]);
@@ -158,8 +181,11 @@ Expected<void> EncoderModel::load_positions(WeightStore& weights) {
 }
 
 Expected<void> EncoderModel::load_labels(int32_t bits, WeightStore& weights) {
-  if (config_.num_labels == 0) {  // what was trained beside the vectors
-    for (const char* name : {"cls.weight", "cls.bias"}) weights.leave_out(name);
+  if (config_.num_labels == 0) {
+    // What was trained beside the vectors, or is behind the pooling.
+    for (const char* name : {"cls", "cls.norm", "cls.output", "cls.tokens"}) {
+      for (const char* end : {".weight", ".bias"}) weights.leave_out(std::string(name) + end);
+    }
     return {};
   }
   has_dense_ = weights.has("cls.weight");
@@ -187,23 +213,51 @@ Expected<void> EncoderModel::load(const ModelOptions& options, WeightStore& weig
   for (kernels::RopeTable& rope : ropes_) SLUICE_TRY_VOID(rope.place_on(*options.memory));
   SLUICE_TRY(embedding_norm_, load_stream_norm(config_, "token_embd_norm", weights));
   for (int32_t i = 0; i < config_.num_layers; ++i) {
-    const std::string prefix = "blk." + std::to_string(i) + ".";
-    EncoderLayer& layer = layers_.emplace_back();
-    SLUICE_TRY(layer.mixer, AttentionMixer::load(config_, i, bits, weights));
-    SLUICE_TRY(layer.ffn, DenseFfn::load(config_, i, bits, weights));
-    SLUICE_TRY(layer.after_mixer,
-               load_stream_norm(config_, prefix + "attn_output_norm", weights));
-    SLUICE_TRY(layer.after_ffn, load_stream_norm(config_, prefix + "layer_output_norm", weights));
+    SLUICE_TRY_VOID(load_layer(i, bits, weights));
+  }
+  if (!norms_sums()) {
+    SLUICE_TRY(last_norm_, load_stream_norm(config_, "output_norm", weights));
   }
   return load_labels(bits, weights);
 }
 
+// The first layer's half may have no norm of its own behind that of the embeddings.
+Expected<void> EncoderModel::load_layer(int32_t index, int32_t bits, WeightStore& weights) {
+  const std::string prefix = "blk." + std::to_string(index) + ".";
+  EncoderLayer& layer = layers_.emplace_back();
+  SLUICE_TRY(layer.mixer, AttentionMixer::load(config_, index, bits, weights));
+  if (config_.layers[static_cast<size_t>(index)].ffn == FfnKind::kExperts) {
+    if (!norms_sums()) {
+      return make_error(ErrorCode::kUnsupported,
+                        weights.path() + ": found experts behind a norm, expected none",
+                        "model");
+    }
+    SLUICE_TRY(layer.ffn, Experts::load(config_, index, bits, weights));
+    if (config_.moe.sum_bias) {
+      SLUICE_TRY(std::vector<float> bias, weights.vector(prefix + "ffn_exps.bias", config_.hidden));
+      layer.ffn_bias = weights.place(std::move(bias));
+    }
+  } else {
+    SLUICE_TRY(layer.ffn, DenseFfn::load(config_, index, bits, weights));
+  }
+  const char* const of_mixer = norms_sums() ? "attn_output_norm" : "attn_norm";
+  const char* const of_ffn = norms_sums() ? "layer_output_norm" : "ffn_norm";
+  if (norms_sums() || index > 0 || weights.has(prefix + "attn_norm.weight")) {
+    SLUICE_TRY(layer.mixer_norm, load_stream_norm(config_, prefix + of_mixer, weights));
+  }
+  SLUICE_TRY(layer.ffn_norm, load_stream_norm(config_, prefix + of_ffn, weights));
+  return {};
+}
+
 // --- Memory ----------------------------------------------------------------------------------
 
-// Keys and values are kept for the length of one step, in blocks like those of other models.
+// Keys and values are kept for the length of one step, in blocks like those of other models; a
+// window frees none of them.
 std::vector<LayerGroup> EncoderModel::layer_groups(DType dtype) const {
   LayerGroup group = {.spec = layers_.front().mixer->group(dtype), .layers = {}};
   for (int32_t i = 0; i < config_.num_layers; ++i) group.layers.push_back(i);
+  group.spec.kind = KvGroupKind::kFull;
+  group.spec.window = 0;
   group.spec.num_layers = config_.num_layers;
   return {std::move(group)};
 }
@@ -216,7 +270,7 @@ EncoderBuffers EncoderModel::layout(const StepBounds& bounds, Arena& arena) cons
   int64_t ffns = 0;
   for (const EncoderLayer& layer : layers_) {
     from_hidden.push_back(&layer.mixer->input());
-    from_hidden.push_back(layer.ffn->input());
+    if (layer.ffn->input() != nullptr) from_hidden.push_back(layer.ffn->input());
     mixers = std::max(mixers, layer.mixer->scratch_bytes(bounds));
     ffns = std::max(ffns, layer.ffn->scratch_bytes(bounds));
   }
@@ -273,15 +327,61 @@ void EncoderModel::add_norm_steps(const StreamNorm& norm,
   buffers_.hidden_in.add_quantize_steps(*next, buffers_.x, config_.hidden, steps);
 }
 
-// An id at or above the vocabulary's size is a word of the second segment.
-void EncoderModel::take_embeddings(const ForwardContext& context) const {
-  const size_t count = context.batch.token_ids.size();
-  for (size_t i = 0; i < count; ++i) {
+void EncoderModel::add_steps_behind_mixer(const EncoderLayer& layer,
+                                          int32_t num_rows,
+                                          kernels::RowSteps& steps) const {
+  const Projection* const next = layer.ffn->input();
+  if (norms_sums()) return add_norm_steps(layer.mixer_norm, next, num_rows, steps);
+  add_normed_rows(config_, layer.ffn_norm, *next, buffers_.x, buffers_.hidden_in, steps);
+}
+
+void EncoderModel::add_steps_behind_ffn(const EncoderLayer& layer,
+                                        const EncoderLayer* next,
+                                        int32_t num_rows,
+                                        kernels::RowSteps& steps) const {
+  const Projection* const reader = next == nullptr ? nullptr : &next->mixer->input();
+  if (!layer.ffn_bias.empty()) {
+    steps.add(kernels::AddRowsArgs{.x = buffers_.x,
+                                   .x_stride = config_.hidden,
+                                   .y = layer.ffn_bias.data(),
+                                   .y_stride = 0,
+                                   .num_rows = num_rows,
+                                   .n = config_.hidden});
+  }
+  if (norms_sums()) return add_norm_steps(layer.ffn_norm, reader, num_rows, steps);
+  if (next == nullptr) return;
+  add_normed_rows(config_, next->mixer_norm, *reader, buffers_.x, buffers_.hidden_in, steps);
+}
+
+HalfOutput EncoderModel::half_output(const kernels::RowSteps& then) const {
+  if (norms_sums()) {
+    return {{buffers_.half, config_.hidden}, kernels::Epilogue::kStore, then};
+  }
+  return {{buffers_.x, config_.hidden}, kernels::Epilogue::kAdd, then};
+}
+
+// Finds each token's word and its row of the table of positions. An id at or above the vocabulary's
+// size is a word of the second segment.
+void EncoderModel::place_tokens(const ForwardContext& context) const {
+  int32_t paddings = 0;  // of the text so far, which the step has whole
+  for (size_t i = 0; i < context.batch.token_ids.size(); ++i) {
     const TokenId id = context.batch.token_ids[i];
+    const int32_t position = context.batch.positions[i];
+    if (position == 0) paddings = 0;
+    const bool is_padding = id == config_.padding_token;
+    int32_t place = 0;
+    if (config_.num_positions > 0 && !is_padding) {
+      place = config_.first_position - first_row() + position - paddings;
+    }
+    if (is_padding) ++paddings;
     buffers_.words[i] = id % config_.vocab_size;
-    const int32_t place = config_.num_positions > 0 ? context.batch.positions[i] : 0;
     buffers_.places[i] = id / config_.vocab_size * num_places() + place;
   }
+}
+
+void EncoderModel::take_embeddings(const ForwardContext& context) const {
+  const size_t count = context.batch.token_ids.size();
+  place_tokens(context);
   kernels::embedding(context.exec,
                      {.table = &embedding_.weight(0),
                       .token_ids = {buffers_.words, count},
@@ -298,29 +398,37 @@ void EncoderModel::take_embeddings(const ForwardContext& context) const {
 
 void EncoderModel::forward(const ForwardContext& context) {
   const auto num_rows = static_cast<int32_t>(context.batch.token_ids.size());
+  const Projection& first_reader = layers_.front().mixer->input();
   buffers_.hidden_in.set_num_rows(num_rows);
   take_embeddings(context);
   for (kernels::RopeTable& rope : ropes_) rope.prepare(context.batch.max_seq_len);
   kernels::RowSteps first;
-  add_norm_steps(embedding_norm_, &layers_.front().mixer->input(), num_rows, first);
+  add_norm_steps(embedding_norm_, norms_sums() ? &first_reader : nullptr, num_rows, first);
+  if (!norms_sums()) {
+    add_normed_rows(config_,
+                    layers_.front().mixer_norm,
+                    first_reader,
+                    buffers_.x,
+                    buffers_.hidden_in,
+                    first);
+  }
   kernels::run_row_steps(context.exec, first);
   for (size_t i = 0; i < layers_.size(); ++i) {
     const EncoderLayer& layer = layers_[i];
-    const bool is_last = i + 1 == layers_.size();
-    const Projection* const next = is_last ? nullptr : &layers_[i + 1].mixer->input();
-    const ProjectionOutput half = {buffers_.half, config_.hidden};
-    kernels::RowSteps after_mixer;
-    add_norm_steps(layer.after_mixer, layer.ffn->input(), num_rows, after_mixer);
+    kernels::RowSteps behind_mixer;
+    add_steps_behind_mixer(layer, num_rows, behind_mixer);
     layer.mixer->forward(context,
                          context.caches[i],
                          rope_of(static_cast<int32_t>(i)),
                          buffers_.hidden_in,
-                         {half, kernels::Epilogue::kStore, after_mixer});
-    kernels::RowSteps after_ffn;
-    add_norm_steps(layer.after_ffn, next, num_rows, after_ffn);
-    layer.ffn->forward(context,
-                       {.rows = buffers_.hidden_in},
-                       {half, kernels::Epilogue::kStore, after_ffn});
+                         half_output(behind_mixer));
+    kernels::RowSteps behind_ffn;
+    const bool is_last = i + 1 == layers_.size();
+    add_steps_behind_ffn(layer, is_last ? nullptr : &layers_[i + 1], num_rows, behind_ffn);
+    layer.ffn->forward(
+        context,
+        {.rows = buffers_.hidden_in, .plain = buffers_.x, .stride = config_.hidden},
+        half_output(behind_ffn));
   }
 }
 
@@ -332,6 +440,12 @@ const float* EncoderModel::embed(const ForwardContext& context, std::span<const 
                         .indices = rows,
                         .out = buffers_.last,
                         .out_stride = config_.hidden});
+  if (!last_norm_.empty()) {
+    const ProjectionOutput last = {buffers_.last, config_.hidden};
+    kernels::head_norm(
+        context.exec,
+        norm_in_place(config_, last_norm_, last, static_cast<int64_t>(rows.size())));
+  }
   return config_.num_labels > 0 ? score(context, static_cast<int32_t>(rows.size()))
                                 : buffers_.last;
 }
@@ -360,19 +474,34 @@ const float* EncoderModel::score(const ForwardContext& context, int32_t num_rows
 
 }  // namespace
 
-Expected<void> read_encoder_tables(const Checkpoint& checkpoint, ModelConfig& config) {
+Expected<void> read_encoder_tables(const Checkpoint& checkpoint,
+                                   bool has_segments,
+                                   ModelConfig& config) {
   if (checkpoint.is_dummy()) return {};
   const char* const types = "token_types.weight";
   SLUICE_TRY(config.num_segments, rows_of_table(checkpoint, types, kMostSegments, config));
-  if (config.num_segments == 0 && checkpoint.kind() != CheckpointKind::kGguf) {
+  if (config.num_segments == 0 && has_segments && checkpoint.kind() != CheckpointKind::kGguf) {
     return make_error(
         ErrorCode::kDataLoss,
         checkpoint.place_of(types) + ": found nothing, expected the embeddings of segments");
   }
   config.num_segments = std::max(config.num_segments, 1);
+  // A layer of another kind of labels, as of tokens, is beside the vectors; one with a norm before
+  // it is behind the pooling (PooledLayer).
+  const Expected<std::string> classes = checkpoint.metadata().get_string("class_names");
+  const bool scores = !classes || classes->find("ForSequenceClassification") != std::string::npos;
+  if (!scores || checkpoint.has("cls.norm.weight")) return {};
   SLUICE_TRY(config.num_labels,
              rows_of_table(checkpoint, "cls.output.weight", kMostLabels, config));
   return {};
+}
+
+Expected<void> configure_post_norm_encoder(const Checkpoint& checkpoint,
+                                           bool has_segments,
+                                           ModelConfig& config) {
+  config.norm_placement = NormPlacement::kSum;
+  config.norm_bias = true;
+  return read_encoder_tables(checkpoint, has_segments, config);
 }
 
 Expected<std::unique_ptr<Model>> build_encoder(ModelConfig config,

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// An encoder with a norm behind each half, as BERT: embeddings of tokens, positions (or rotations
-// by position instead) and segments, layers whose attention sees the whole text, and, where the
-// model scores texts, a layer for the labels.
+// An encoder: embeddings of tokens, positions (or rotations or falling scores instead) and
+// segments, layers whose attention sees the whole text, each half behind its norm
+// (NormPlacement::kBefore: ModernBERT) or before it (kSum: BERT), and, where the model scores
+// texts, a layer for the labels.
 #pragma once
 
 #include <memory>
@@ -11,8 +12,15 @@
 namespace sluice {
 
 // Sets `num_segments` and `num_labels` by the tensors that there are; `hidden` must be set.
-// kDataLoss: one has another shape.
-Expected<void> read_encoder_tables(const Checkpoint& checkpoint, ModelConfig& config);
+// kDataLoss: one has another shape, or there are no embeddings of segments where a family has them.
+Expected<void> read_encoder_tables(const Checkpoint& checkpoint,
+                                   bool has_segments,
+                                   ModelConfig& config);
+
+// Sets what all encoders with a norm behind each half share, and the tables.
+Expected<void> configure_post_norm_encoder(const Checkpoint& checkpoint,
+                                           bool has_segments,
+                                           ModelConfig& config);
 
 Expected<std::unique_ptr<Model>> build_encoder(ModelConfig config,
                                                const ModelOptions& options,

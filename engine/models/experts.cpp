@@ -58,7 +58,7 @@ Expected<void> Experts::load_experts(const std::string& prefix,
   const int64_t width = whole_of(columns, layer_.ffn_hidden);
   const bool bias = config_.moe.bias;
   const bool is_pair = weights.has(prefix + "ffn_gate_up_exps.weight");
-  const bool stacked = is_pair || weights.has(prefix + "ffn_gate_exps.weight");
+  const bool stacked = is_pair || weights.has(prefix + (is_gated() ? "ffn_gate_exps.weight" : "ffn_up_exps.weight"));
   for (int64_t e = 0; e < count; ++e) {
     const std::string suffix = stacked ? "" : "." + std::to_string(e);
     const auto part = [&](const char* stem, int64_t n, const Portion& rows) {
@@ -73,9 +73,10 @@ Expected<void> Experts::load_experts(const std::string& prefix,
                               {(2 * e + which) * width, 2 * count * width},
                               columns};
     };
-    const std::array<Projection::Part, 2> gate_up = {
+    const std::array<Projection::Part, 2> both = {
         is_pair ? half_of_pair(0) : part("ffn_gate_exps", width, columns),
         is_pair ? half_of_pair(1) : part("ffn_up_exps", width, columns)};
+    const auto gate_up = std::span(both).subspan(is_gated() ? 0 : 1);
     const std::array<Projection::Part, 1> down = {part("ffn_down_exps", hidden, {})};
     Pair pair;
     SLUICE_TRY(pair.gate_up, Projection::load(weights, gate_up, hidden, bits));
@@ -90,7 +91,7 @@ Expected<void> Experts::load_experts(const std::string& prefix,
     }
     // All experts' input rows are quantized with the scales of the first.
     SLUICE_TRY_VOID(experts_.front().gate_up.share_input_scales(
-        experts_.back().gate_up, place_of(is_pair ? "ffn_gate_up_exps" : "ffn_gate_exps")));
+        experts_.back().gate_up, place_of(is_pair ? "ffn_gate_up_exps" : "ffn_up_exps")));
     SLUICE_TRY_VOID(
         experts_.front().down.share_input_scales(experts_.back().down, place_of("ffn_down_exps")));
   }
@@ -123,8 +124,11 @@ Expected<void> Experts::check_like_first(
                       place_of(stem) + ": found type " + name(other) + ", expected " + name(one) +
                           ", that of the layer's first expert");
   };
-  SLUICE_TRY_VOID(check("ffn_gate_exps", first.gate_up, last.gate_up, 0));
-  SLUICE_TRY_VOID(check("ffn_up_exps", first.gate_up, last.gate_up, 1));
+  for (size_t i = 0; i < first.gate_up.weights().size(); ++i) {
+    const bool is_up = i + 1 == first.gate_up.weights().size();
+    SLUICE_TRY_VOID(
+        check(is_up ? "ffn_up_exps" : "ffn_gate_exps", first.gate_up, last.gate_up, i));
+  }
   return check("ffn_down_exps", first.down, last.down, 0);
 }
 
@@ -179,7 +183,7 @@ Experts::Buffers Experts::layout(const StepBounds& bounds, Arena& arena) const {
     buffers.shared_bytes = shared_->scratch_bytes(bounds);
     arena.take_bytes(buffers.shared_bytes);
   }
-  buffers.gate_up = arena.take_floats(int64_t{rows} * 2 * layer_.ffn_hidden);
+  buffers.gate_up = arena.take_floats(int64_t{rows} * gate_up_stride());
   buffers.down_in = LinearInput(down, rows, arena);
   buffers.parts = RankParts(config_, rows, arena);
   if (has_shared_scales(experts_.front().down)) {
@@ -275,8 +279,8 @@ void Experts::fill_down_in(const ForwardContext& context,
   down_in.fill_for(down, [&](const kernels::Activations& in) {
     kernels::gate_mul(context.exec,
                       {.gate = buffers_.gate_up,
-                       .up = buffers_.gate_up + width,
-                       .stride = 2 * width,
+                       .up = is_gated() ? buffers_.gate_up + width : nullptr,
+                       .stride = gate_up_stride(),
                        .function = config_.gate_function,
                        .limit = layer_.expert_limit,
                        .out = has_shared_scales(down) ? as_floats(in, buffers_.gated) : in,
@@ -376,7 +380,7 @@ void Experts::forward(const ForwardContext& context,
                                    .repeat = moe.top_k});
   });
   run_experts(
-      exec, grouped_gate_up_, expert_in, {buffers_.gate_up, 2 * int64_t{layer_.ffn_hidden}});
+      exec, grouped_gate_up_, expert_in, {buffers_.gate_up, gate_up_stride()});
   const Projection& down = experts_.front().down;
   LinearInput down_in = buffers_.down_in;
   down_in.set_num_rows(num_rows);

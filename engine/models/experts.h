@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A feed-forward half that is a mixture of experts: a router, gated pairs of matrices of which each
-// token takes some, and, in some families, shared experts that every token takes.
+// A feed-forward half that is a mixture of experts: a router, gated pairs of matrices (or one
+// matrix and a function without a gate) of which each token takes some, and, in some families,
+// shared experts that every token takes.
 #pragma once
 
 #include <array>
@@ -54,7 +55,7 @@ class Experts final : public Ffn {
   // Rows are (token, choice) pairs sorted by expert; each expert's first row is aligned to
   // activation blocks.
   struct Buffers {
-    float* gate_up = nullptr;  // [rows, 2 * width]
+    float* gate_up = nullptr;  // [rows, 2 * width], or [rows, width] without gates
     LinearInput down_in;
     RankParts parts;
     float* gated = nullptr;    // [rows, padded width] unquantized, if ranks share its scale
@@ -104,6 +105,13 @@ class Experts final : public Ffn {
                                        Projection Pair::*projection,
                                        int64_t part_width);
   [[nodiscard]] int32_t max_rows(int32_t tokens) const;
+
+  [[nodiscard]] bool is_gated() const { return kernels::is_gated(config_.gate_function); }
+
+  [[nodiscard]] int64_t gate_up_stride() const {
+    return (is_gated() ? 2 : 1) * int64_t{layer_.ffn_hidden};
+  }
+
   Buffers layout(const StepBounds& bounds, Arena& arena) const;
   // Chooses the experts of rows x, and returns the places of (token, choice) pairs among the rows
   // that experts read.

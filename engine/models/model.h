@@ -40,6 +40,7 @@ enum class NormPlacement : uint8_t {
   kBefore,  // the input of each half: Llama
   kAfter,   // the output of each half: OLMo 2
   kAround,  // both: Gemma
+  kSum,     // the stream itself, behind each half: BERT
 };
 
 // Norms of q and k.
@@ -152,6 +153,7 @@ struct MoeConfig {
   bool gated_shared = false;  // the shared experts' output is scaled by the sigmoid of a product
   bool expert_scales = false;  // a tensor of factors of the experts' weights
   bool scales_inputs = false;  // weights multiply an expert's input instead; top_k is 1
+  bool sum_bias = false;       // one bias is added to the sum of the experts' outputs
 };
 
 // Layers of the gated delta rule, equal in a model.
@@ -232,14 +234,18 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;
+  bool only_down_bias = false;  // of a dense half with biases, the last matrix alone has one
   bool fused_qkv = false;
   bool fused_gate_up = false;
+  bool has_up_first = false;  // a fused matrix has up's rows before gate's
   bool attention_sinks = false;
   bool attention_gate = false;  // attention's output is scaled by the sigmoid of a matrix's product
   bool gates_with_queries = false;  // whose rows follow each head's queries in one matrix
   bool gates_heads = false;         // the gate is one number for each head
   float attention_scale = 0;    // factor of scores; 0: 1 / sqrt(head_dim)
   float attention_soft_cap = 0;
+  // Scores fall with distance, by slopes from 2^(-this / heads) on (ALiBi); 0: they do not.
+  float max_alibi_bias = 0;
   float embedding_scale = 1;
   float residual_scale = 1;  // factor of each half's output
   float logit_scale = 1;
@@ -259,6 +265,8 @@ struct ModelConfig {
   int32_t num_positions = 0;   // rows of an encoder's table of positions
   int32_t first_position = 0;  // that of a text's first token
   int32_t most_drafts = 0;     // rows of a request in a step that its states can take back
+  // Has the place before the first one wherever it stands, and counts for none; -1: no token does.
+  TokenId padding_token = -1;
   RankShare share;
 
   [[nodiscard]] bool has(FfnKind kind) const {

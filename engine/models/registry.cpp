@@ -43,6 +43,7 @@ extern const ModelSpec kGranite4Spec;
 extern const ModelSpec kGraniteHybridSpec;
 extern const ModelSpec kGraniteMoeSpec;
 extern const ModelSpec kGraniteMoeSharedSpec;
+extern const ModelSpec kGteSpec;
 extern const ModelSpec kHeliumSpec;
 extern const ModelSpec kHunyuanDenseSpec;
 extern const ModelSpec kHunyuanMoeSpec;
@@ -66,7 +67,10 @@ extern const ModelSpec kMinistralSpec;
 extern const ModelSpec kMistralSpec;
 extern const ModelSpec kMistral4Spec;
 extern const ModelSpec kMixtralSpec;
+extern const ModelSpec kModernBertSpec;
 extern const ModelSpec kNemotronSpec;
+extern const ModelSpec kNewSpec;
+extern const ModelSpec kNomicBertMoeSpec;
 extern const ModelSpec kNomicBertSpec;
 extern const ModelSpec kOlmo2Spec;
 extern const ModelSpec kOlmo3Spec;
@@ -108,23 +112,17 @@ constexpr std::array kSpecs = {
     &kGemmaEmbeddingSpec, &kGemmaSpec,
     &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGlmMoeDsaSpec, &kGptOssSpec,
     &kGranite4Spec, &kGraniteHybridSpec, &kGraniteMoeSharedSpec,
-    &kGraniteMoeSpec, &kGraniteSpec, &kHeliumSpec,
-    &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec,
-    &kGlm4vMoeSpec, &kGlm4vSpec, &kInternLm2FileSpec, &kInternLm2Spec, &kInternLm3Spec, &kJais2Spec,
-    &kKimiK2Spec,
+    &kGlm4vMoeSpec, &kGlm4vSpec, &kGraniteMoeSpec, &kGraniteSpec, &kGteSpec, &kHeliumSpec,
+    &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kInternLm2FileSpec, &kInternLm2Spec,
+    &kInternLm3Spec, &kJais2Spec, &kKimiK2Spec,
     &kLfm2MoeSpec, &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec,
     &kMiniCpm3Spec, &kMiniCpmSpec,
     &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec, &kMistral4Spec, &kMistralSpec,
-    &kMixtralSpec,
-    &kNemotronSpec, &kNomicBertSpec, &kOlmo2Spec, &kOlmo3Spec, &kOlmoeSpec,
-    &kPhi3Spec,
-    &kPhi4MmSpec, &kQwen25VlSpec,
-    &kQwen2MoeSpec, &kQwen2Spec,
-    &kQwen2VlFileSpec, &kQwen2VlSpec,
-    &kQwen35MoeSpec,
-    &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec,
-    &kQwen3VlFileSpec, &kQwen3VlMoeFileSpec, &kQwen3VlMoeSpec, &kQwen3VlSpec,
-    &kRobertaSpec,
+    &kMixtralSpec, &kModernBertSpec, &kNemotronSpec, &kNewSpec, &kNomicBertMoeSpec, &kNomicBertSpec,
+    &kOlmo2Spec, &kOlmo3Spec, &kOlmoeSpec, &kPhi3Spec, &kPhi4MmSpec, &kQwen25VlSpec, &kQwen2MoeSpec,
+    &kQwen2Spec, &kQwen2VlFileSpec, &kQwen2VlSpec, &kQwen35MoeSpec, &kQwen35Spec, &kQwen3MoeSpec,
+    &kQwen3NextSpec, &kQwen3Spec, &kQwen3VlFileSpec, &kQwen3VlMoeFileSpec, &kQwen3VlMoeSpec,
+    &kQwen3VlSpec, &kRobertaSpec,
     &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec, &kStableLmSpec, &kStep3p5Spec, &kXlmRobertaSpec,
 };
 

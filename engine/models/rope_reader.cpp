@@ -2,6 +2,7 @@
 #include "engine/models/rope_reader.h"
 
 #include <algorithm>
+#include <cmath>
 #include <string>
 #include <vector>
 
@@ -128,6 +129,13 @@ Expected<void> read_scaling(const Checkpoint& checkpoint,
     if (!(rope.freq_base > 1 && rope.freq_base < 1e12F)) {
       return metadata.wrong("rope.scaling.alpha", std::to_string(alpha), "a usual base");
     }
+  } else if (type == "ntk") {
+    const double stretched = static_cast<double>(rope.freq_base) * factor;
+    if (!(stretched > 1 && stretched < 1e12)) {
+      return metadata.wrong("rope.scaling.factor", std::to_string(factor), "a usual factor");
+    }
+    rope.freq_base = static_cast<float>(stretched);
+    rope.freq_scale = static_cast<float>(std::pow(factor, -2.0 / rope.rotary_dim));
   } else if (type == "dynamic") {
     if (factor < 1)
       return metadata.wrong("rope.scaling.factor", std::to_string(factor), "1 or more");
@@ -136,7 +144,7 @@ Expected<void> read_scaling(const Checkpoint& checkpoint,
         static_cast<int32_t>(std::min(context * factor, static_cast<double>(kMaxContext)));
   } else if (type != "none" && type != "default" && type != own_type) {
     return metadata.wrong(
-        "rope.scaling.type", "\"" + type + "\"", "none, linear, dynamic, llama3, yarn or longrope");
+        "rope.scaling.type", "\"" + type + "\"", "none, linear, ntk, dynamic, llama3, yarn or longrope");
   }
   return {};
 }
@@ -191,7 +199,7 @@ Expected<void> read_rope(const Checkpoint& checkpoint, const ModelSpec& spec, Mo
   if (metadata.has("rope.scaling.type")) {
     SLUICE_TRY(type, metadata.get_string("rope.scaling.type"));
   }
-  const bool needs_factor = type == "linear" || type == "dynamic" || type == "llama3";
+  const bool needs_factor = type == "linear" || type == "ntk" || type == "dynamic" || type == "llama3";
   if (needs_factor && !gguf && !metadata.has("rope.scaling.factor")) {
     return metadata.wrong("rope.scaling.factor", "nothing", "a number for rope_type " + type);
   }

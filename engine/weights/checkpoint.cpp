@@ -5,6 +5,7 @@
 
 #include <algorithm>
 #include <iterator>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_set>
 
@@ -19,13 +20,26 @@
 namespace sluice {
 namespace {
 
+using Json = nlohmann::json;
+
+// The only list of texts that describes a model: it is kept as JSON, like those of config.json.
+constexpr std::string_view kLabels = "classifier.output_labels";
+constexpr size_t kMostLabels = 1 << 16;
+constexpr auto kReplace = Json::error_handler_t::replace;
+
 void add_value(std::string_view place,
                std::string_view key,
                const GgufValue& value,
                Metadata& metadata) {
   std::string name(place);
   if (const auto* array = std::get_if<GgufArray>(&value.value)) {
-    if (array->element_type == GgufType::kString) return;
+    if (array->element_type == GgufType::kString) {
+      if (key == kLabels && array->size() <= kMostLabels) {
+        const Json labels = array->strings();
+        metadata.set(key, std::move(name), labels.dump(-1, ' ', false, kReplace));
+      }
+      return;
+    }
     std::vector<double> numbers(array->size());
     for (size_t i = 0; i < numbers.size(); ++i) numbers[i] = array->number(i);
     metadata.set(key, std::move(name), std::move(numbers));

@@ -49,6 +49,8 @@ enum class ExpertTensors : uint8_t {
   kStackedAlone,  // the same of experts, while dense halves have their matrices apart
   kTransposed,    // one tensor of gate and up, whose columns are input rows and alternate; biases
   kTransposedHalves,  // the same without biases, gate's columns before up's; or kApart
+  // Without gates: one matrix of all experts' up rows, one of their down matrices' columns.
+  kTransposedDown,
 };
 
 struct FileSpec {

@@ -8,6 +8,7 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kBlock = 32;       // weights of one MXFP4 block
+constexpr const char* kDowns = "w2";  // of kTransposedDown
 constexpr uint64_t kBlockBytes = 17;  // in GGUF: exponent, then 16 bytes of codes
 
 class Splitter {
@@ -15,10 +16,16 @@ class Splitter {
   Splitter(const std::vector<SafetensorsTensor>& parts,
            const FileSpec& spec,
            std::string prefix,
+           uint64_t num_experts,
            std::string file)
-      : parts_(parts), spec_(spec), prefix_(std::move(prefix)), file_(std::move(file)) {}
+      : parts_(parts),
+        spec_(spec),
+        prefix_(std::move(prefix)),
+        num_experts_(num_experts),
+        file_(std::move(file)) {}
 
   Expected<void> run() {
+    if (spec_.experts == ExpertTensors::kTransposedDown) return downs();
     for (const std::string stem : {"gate_up_proj", "down_proj"}) {
       const bool pair = stem == "gate_up_proj";
       const uint64_t step = pair ? 2 : 1;
@@ -66,6 +73,19 @@ class Splitter {
     tensor.data = result.memory.back();
     result.tensors.push_back(std::move(tensor));
     return result.memory.back().data();
+  }
+
+  // Takes the rows of all experts' down matrices, [experts * columns, rows].
+  Expected<void> downs() {
+    const SafetensorsTensor* const rows = find(kDowns);
+    const bool fits = rows != nullptr && rows->type && rows->shape.size() == 2 &&
+                      num_experts_ > 0 && rows->shape[0] % num_experts_ == 0;
+    if (!fits) return wrong(kDowns, "another shape", "rows of each expert");
+    const std::vector<uint64_t> shape = {
+        num_experts_, rows->shape[0] / num_experts_, rows->shape[1]};
+    SafetensorsTensor stack = *rows;
+    stack.shape = shape;
+    return transposed(stack, kDowns, "ffn_down_exps", 0, 1);
   }
 
   Expected<void> weights(const std::string& stem,
@@ -208,6 +228,7 @@ class Splitter {
   const std::vector<SafetensorsTensor>& parts_;
   const FileSpec& spec_;
   std::string prefix_;
+  uint64_t num_experts_;
   std::string file_;
 };
 
@@ -216,14 +237,16 @@ class Splitter {
 bool is_fused_expert_tensor(std::string_view name_in_layer, const FileSpec& spec) {
   if (!name_in_layer.starts_with(spec.experts_place)) return false;
   name_in_layer.remove_prefix(spec.experts_place.size());
+  if (spec.experts == ExpertTensors::kTransposedDown) return name_in_layer == kDowns;
   return name_in_layer.starts_with("gate_up_proj") || name_in_layer.starts_with("down_proj");
 }
 
 Expected<FusedExperts> split_fused_experts(const std::vector<SafetensorsTensor>& parts,
                                            const FileSpec& spec,
                                            const std::string& prefix,
+                                           uint64_t num_experts,
                                            const std::string& file_name) {
-  Splitter splitter(parts, spec, prefix, file_name);
+  Splitter splitter(parts, spec, prefix, num_experts, file_name);
   SLUICE_TRY_VOID(splitter.run());
   return std::move(splitter.result);
 }

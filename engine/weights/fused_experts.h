@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Splits fused expert tensors, whose floats are transposed, into GGUF's separate stacked matrices,
 // in memory of their own: gpt-oss's (gate and up rows alternate, biases, MXFP4 codes and scales
-// apart) and those of Llama 4 and Qwen3-VL (gate rows before up rows; transformers also saves them
-// as they multiply, which their shapes show).
+// apart), those of Llama 4 and Qwen3-VL (gate rows before up rows; transformers also saves them as
+// they multiply, which their shapes show) and Nomic's (down matrices alone are transposed).
 #pragma once
 
 #include <string>
@@ -25,11 +25,13 @@ struct FusedExperts {
 };
 
 // `parts`: the fused tensors of one layer, with names relative to the layer, of a family whose
-// experts are kTransposed or kTransposedHalves. `prefix`: "blk.0.".
+// experts are transposed. `prefix`: "blk.0.". `num_experts`: as config.json says; of kTransposedDown
+// alone.
 // kDataLoss: a missing part or a shape that does not fit the others.
 Expected<FusedExperts> split_fused_experts(const std::vector<SafetensorsTensor>& parts,
                                            const FileSpec& spec,
                                            const std::string& prefix,
+                                           uint64_t num_experts,
                                            const std::string& file_name);
 
 }  // namespace sluice

@@ -75,8 +75,9 @@ constexpr QuantizationFile kQuantizationFiles[] = {{"hf_quant_config.json", "mod
 // layer; otherwise empty.
 std::string take_fused_layer(std::string& name, const FileSpec* spec) {
   std::string_view rest = without_prefix(name);
-  constexpr std::string_view kLayers = "layers.";
   if (rest.starts_with("model.")) rest.remove_prefix(std::string_view("model.").size());
+  if (rest.starts_with("encoder.")) rest.remove_prefix(std::string_view("encoder.").size());
+  constexpr std::string_view kLayers = "layers.";
   if (!rest.starts_with(kLayers)) return {};
   rest.remove_prefix(kLayers.size());
   const std::optional<std::string> layer = take_number(rest);
@@ -469,7 +470,8 @@ Expected<void> HfCheckpoint::finish() {
     SLUICE_TRY_VOID(add_part(make_entry(layer, name_in_part(layer.name + ".weight"))));
   }
   for (const auto& [layer, parts] : fused_) {
-    SLUICE_TRY(FusedExperts experts, split_fused_experts(parts, *file_spec_, layer, path_));
+    SLUICE_TRY(const uint64_t count, metadata_.get_uint_or("expert_count", 0));
+    SLUICE_TRY(FusedExperts experts, split_fused_experts(parts, *file_spec_, layer, count, path_));
     for (CheckpointTensor& tensor : experts.tensors) add_tensor(std::move(tensor));
     for (auto& piece : experts.memory) memory_.push_back(std::move(piece));
   }

@@ -203,7 +203,7 @@ namespace {
 // Spells a name of an encoder's file as decoders' files do: "bert.encoder.layer.0.x.gamma" is
 // "layers.0.x.weight".
 std::string as_of_decoder(std::string_view stored) {
-  for (const std::string_view prefix : {"bert.", "roberta."}) {
+  for (const std::string_view prefix : {"bert.", "roberta.", "new.", "gte."}) {
     if (stored.starts_with(prefix)) stored.remove_prefix(prefix.size());
   }
   std::string name(stored);
@@ -225,7 +225,8 @@ bool is_beside_encoder(std::string_view stored) {
                                        "embeddings.token_type_ids",
                                        "cls.predictions.",
                                        "cls.seq_relationship.",
-                                       "lm_head."}) {
+                                       "lm_head.",
+                                       "decoder."}) {
     if (name.starts_with(start)) return true;
   }
   return false;

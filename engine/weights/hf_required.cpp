@@ -39,6 +39,7 @@ constexpr Required kRequired[] = {
     {kBidirectional,
      "false, or \"vision\", which concerns images",
      [](const Json& value) { return is_false(value) || value == "vision"; }},
+    {"logn_attention_scale", "false", is_false},
     {"mlp_only_layers", "no layers", [](const Json& value) { return value.empty(); }},
     {"sparse_config", "nothing: all keys are read", [](const Json&) { return false; }},
     {"rope_parameters", "an object", is_object},

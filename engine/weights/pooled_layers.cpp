@@ -58,6 +58,56 @@ Expected<std::vector<float>> read_floats(const std::vector<SafetensorsTensor>& t
   return values;
 }
 
+// Appends the rows of a tensor of floats, each of `n` elements.
+Expected<void> append_rows(const Checkpoint& checkpoint,
+                           const CheckpointTensor& tensor,
+                           int64_t rows,
+                           int64_t n,
+                           std::vector<float>& values) {
+  values.reserve(static_cast<size_t>(rows * n));
+  for (int64_t row = 0; row < rows; ++row) {
+    SLUICE_TRY(const DecodedRow decoded,
+               decode_checked(checkpoint.place_of(tensor.name),
+                              tensor.format,
+                              tensor.data.data() + row * row_bytes(tensor.format, n),
+                              n));
+    values.insert(values.end(), decoded.values.begin(), decoded.values.end());
+  }
+  return {};
+}
+
+// Reads the matrix of this name, which there is.
+Expected<PooledLayer> read_matrix(const Checkpoint& checkpoint, const char* name) {
+  const CheckpointTensor& tensor = *checkpoint.find(name);
+  const auto in = static_cast<int64_t>(tensor.dims[0]);
+  const auto out = static_cast<int64_t>(tensor.num_dims == 1 ? 1 : tensor.dims[1]);
+  if (tensor.num_dims > 2 || in > kMostWidth || out > kMostWidth || tensor.coded) {
+    return make_error(ErrorCode::kDataLoss,
+                      checkpoint.place_of(name) + ": found another shape, expected a matrix");
+  }
+  PooledLayer layer;
+  layer.in = static_cast<int32_t>(in);
+  layer.out = static_cast<int32_t>(out);
+  SLUICE_TRY_VOID(append_rows(checkpoint, tensor, out, in, layer.weight));
+  return layer;
+}
+
+// Reads a vector of `n` elements; empty: there is none.
+Expected<std::vector<float>> read_optional_vector(const Checkpoint& checkpoint,
+                                                  const char* name,
+                                                  int32_t n) {
+  std::vector<float> values;
+  const CheckpointTensor* const tensor = checkpoint.find(name);
+  if (tensor == nullptr) return values;
+  if (tensor->num_dims != 1 || tensor->dims[0] != static_cast<uint64_t>(n) || tensor->coded) {
+    return make_error(ErrorCode::kDataLoss,
+                      checkpoint.place_of(name) + ": found another shape, expected " +
+                          std::to_string(n) + " elements");
+  }
+  SLUICE_TRY_VOID(append_rows(checkpoint, *tensor, 1, n, values));
+  return values;
+}
+
 }  // namespace
 
 Expected<PooledLayer> read_dense_module(const std::string& folder) {
@@ -71,8 +121,9 @@ Expected<PooledLayer> read_dense_module(const std::string& folder) {
   const std::string function = named == json.end() ? "torch.nn.modules.activation.Tanh"
                                : named->is_string() ? named->get<std::string>()
                                                     : named->dump();
-  layer.has_tanh = function.ends_with(".Tanh");
-  if (!layer.has_tanh && !function.ends_with(".Identity")) {
+  if (function.ends_with(".Tanh")) {
+    layer.function = PooledFunction::kTanh;
+  } else if (!function.ends_with(".Identity")) {
     return wrong_in_file(config_file, "activation_function", in_quotes(function), "Identity or Tanh");
   }
   const std::string file = folder + "/model.safetensors";
@@ -91,26 +142,37 @@ Expected<PooledLayer> read_dense_module(const std::string& folder) {
 Expected<std::vector<PooledLayer>> read_dense_tensors(const Checkpoint& checkpoint) {
   std::vector<PooledLayer> layers;
   for (const char* name : {"dense_2.weight", "dense_3.weight"}) {
-    const CheckpointTensor* const tensor = checkpoint.find(name);
-    if (tensor == nullptr) continue;
-    const std::string place = checkpoint.place_of(name);
-    const auto in = static_cast<int64_t>(tensor->dims[0]);
-    const auto out = static_cast<int64_t>(tensor->dims[1]);
-    if (tensor->num_dims != 2 || in > kMostWidth || out > kMostWidth || tensor->coded) {
-      return make_error(ErrorCode::kDataLoss, place + ": found another shape, expected a matrix");
+    if (checkpoint.has(name)) {
+      SLUICE_TRY(PooledLayer layer, read_matrix(checkpoint, name));
+      layers.push_back(std::move(layer));
     }
-    PooledLayer& layer = layers.emplace_back();
-    layer.in = static_cast<int32_t>(in);
-    layer.out = static_cast<int32_t>(out);
-    layer.weight.reserve(static_cast<size_t>(in * out));
-    for (int64_t row = 0; row < out; ++row) {
-      SLUICE_TRY(const DecodedRow decoded,
-                 decode_checked(place,
-                                tensor->format,
-                                tensor->data.data() + row * row_bytes(tensor->format, in),
-                                in));
-      layer.weight.insert(layer.weight.end(), decoded.values.begin(), decoded.values.end());
-    }
+  }
+  return layers;
+}
+
+Expected<std::vector<PooledLayer>> read_scoring_head(const Checkpoint& checkpoint) {
+  if (!checkpoint.has("cls.norm.weight") || !checkpoint.has("cls.output.weight")) {
+    return std::vector<PooledLayer>();
+  }
+  SLUICE_TRY(PooledLayer dense, read_matrix(checkpoint, "cls.weight"));
+  SLUICE_TRY(dense.bias, read_optional_vector(checkpoint, "cls.bias", dense.out));
+  dense.function = PooledFunction::kGelu;
+  SLUICE_TRY(dense.norm_weight, read_optional_vector(checkpoint, "cls.norm.weight", dense.out));
+  SLUICE_TRY(dense.norm_bias, read_optional_vector(checkpoint, "cls.norm.bias", dense.out));
+  SLUICE_TRY(dense.norm_epsilon, checkpoint.metadata().get_float("attention.layer_norm_epsilon"));
+  SLUICE_TRY(PooledLayer labels, read_matrix(checkpoint, "cls.output.weight"));
+  SLUICE_TRY(labels.bias, read_optional_vector(checkpoint, "cls.output.bias", labels.out));
+  std::vector<PooledLayer> layers;
+  layers.push_back(std::move(dense));
+  layers.push_back(std::move(labels));
+  return layers;
+}
+
+Expected<std::vector<PooledLayer>> read_token_layer(const Checkpoint& checkpoint) {
+  std::vector<PooledLayer> layers;
+  if (checkpoint.has("cls.tokens.weight")) {
+    SLUICE_TRY(PooledLayer layer, read_matrix(checkpoint, "cls.tokens.weight"));
+    layers.push_back(std::move(layer));
   }
   return layers;
 }

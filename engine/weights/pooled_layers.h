@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers that a model has behind its pooling: the Dense modules of sentence-transformers, and their
-// tensors in a GGUF file. Read once, while loading.
+// Layers that a model has behind its pooling: the Dense modules of sentence-transformers, their
+// tensors in a GGUF file, and a classifier's head where scores are of a pooled vector. Read once,
+// while loading.
 #pragma once
 
 #include <cstdint>
@@ -13,13 +14,18 @@ namespace sluice {
 
 class Checkpoint;
 
-// y = W x + b, then tanh where it is asked for.
+enum class PooledFunction : uint8_t { kIdentity, kTanh, kGelu };
+
+// y = function(W x + b), then normed as by LayerNorm where there are weights for it.
 struct PooledLayer {
   int32_t in = 0;
   int32_t out = 0;
   std::vector<float> weight;  // [out, in]
   std::vector<float> bias;    // [out]; empty: none
-  bool has_tanh = false;
+  PooledFunction function = PooledFunction::kIdentity;
+  std::vector<float> norm_weight;  // [out]; empty: no norm
+  std::vector<float> norm_bias;    // [out]; empty: none
+  double norm_epsilon = 0;
 };
 
 // Reads the folder of a Dense module: config.json and model.safetensors. kDataLoss or kUnsupported
@@ -28,6 +34,13 @@ Expected<PooledLayer> read_dense_module(const std::string& folder);
 
 // Reads dense_2.weight and dense_3.weight; a file without them has no layers.
 Expected<std::vector<PooledLayer>> read_dense_tensors(const Checkpoint& checkpoint);
+
+// Reads a classifier's head with a norm, ModernBERT's, as two layers: cls, cls.norm and cls.output.
+// A model without such a norm or output has none.
+Expected<std::vector<PooledLayer>> read_scoring_head(const Checkpoint& checkpoint);
+
+// Reads the layer behind each token of ColBERT, cls.tokens; a model without it has none.
+Expected<std::vector<PooledLayer>> read_token_layer(const Checkpoint& checkpoint);
 
 // kDataLoss unless each layer takes what the one before gives, the first one `width` elements.
 Expected<void> check_pooled_layers(const std::string& file,

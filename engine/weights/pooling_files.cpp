@@ -260,6 +260,7 @@ struct Source {
   Modules modules;
   std::optional<PoolingType> type;
   bool is_rank = false;
+  std::vector<PooledLayer> head;  // of a classifier, where it is behind the pooling
 };
 
 // Puts --hf-overrides over what config.json says.
@@ -293,9 +294,23 @@ Expected<Source> read_source(const Config& config, const Checkpoint& checkpoint)
     SLUICE_TRY(source.json, read_json_file(checkpoint.path() + "/config.json"));
     SLUICE_TRY_VOID(apply_overrides(config.hf_overrides, source.json));
     SLUICE_TRY(source.modules, read_modules(checkpoint.path()));
+    if (!source.modules.are_there) {
+      SLUICE_TRY(source.modules.layers, read_token_layer(checkpoint));
+    }
     source.type = source.modules.type;
+    // Layers without a pooling before them are each token's own: ColBERT's.
+    if (!source.type && !source.modules.layers.empty()) {
+      source.type = PoolingType::kEvery;
+      source.modules.normalizes = true;
+    }
     source.is_rank = is_classifier_class(source.json) || source.modules.yes_and_no.has_value();
     return source;
+  }
+  if (const auto labels = checkpoint.metadata().get_string("classifier.output_labels"); labels) {
+    const Json names = Json::parse(*labels, nullptr, /*allow_exceptions=*/false);
+    for (size_t i = 0; i < names.size(); ++i) {
+      source.json["id2label"][std::to_string(i)] = names[i];
+    }
   }
   SLUICE_TRY_VOID(apply_overrides(config.hf_overrides, source.json));
   SLUICE_TRY(source.modules.layers, read_dense_tensors(checkpoint));
@@ -313,6 +328,30 @@ void apply_pooling_flag(const Config& config, Source& source) {
   if (config.pooling == "last") source.type = PoolingType::kLast;
 }
 
+// Finds a classifier's head behind the pooling, and what config.json says of it.
+Expected<void> find_scoring_head(const Checkpoint& checkpoint,
+                                 Source& source,
+                                 PooledModel& model) {
+  if (checkpoint.kind() == CheckpointKind::kHuggingFace && !source.is_rank) return {};
+  SLUICE_TRY(source.head, read_scoring_head(checkpoint));
+  if (source.head.empty()) return {};
+  SLUICE_TRY_VOID(check_pooled_layers(checkpoint.path(), model.hidden, source.head));
+  model.num_labels = source.head.back().out;
+  const std::string file = checkpoint.path() + "/config.json";
+  const std::string function = text_of(source.json, "classifier_activation");
+  if (!function.empty() && function != "gelu") {
+    return wrong_in_file(file, "classifier_activation", in_quotes(function), "gelu");
+  }
+  const std::string pooled = text_of(source.json, "classifier_pooling");
+  if (pooled.empty() || source.type) return {};
+  const auto* const named = std::ranges::find(kPoolingNames, pooled, &PoolingName::name);
+  if (named == std::end(kPoolingNames)) {
+    return wrong_in_file(file, "classifier_pooling", in_quotes(pooled), "cls or mean");
+  }
+  source.type = named->type;
+  return {};
+}
+
 bool is_pooling(const Config& config, const Source& source, const PooledModel& model) {
   if (config.runner != "auto") return config.runner == "pooling";
   const bool is_asked = config.convert == "embed" || config.convert == "classify" ||
@@ -327,7 +366,7 @@ bool is_pooling(const Config& config, const Source& source, const PooledModel& m
 Expected<std::optional<Pooling>> read_pooling(const Config& config,
                                                   const Checkpoint& checkpoint,
                                                   const Tokenizer& tokenizer,
-                                                  const PooledModel& model) {
+                                                  PooledModel model) {
   SLUICE_TRY(Source source, read_source(config, checkpoint));
   if (!is_pooling(config, source, model)) {
     if (!model.is_encoder && !model.lacks_output) return std::optional<Pooling>();
@@ -339,6 +378,7 @@ Expected<std::optional<Pooling>> read_pooling(const Config& config,
                           "; --runner pooling makes vectors",
                       "runner");
   }
+  SLUICE_TRY_VOID(find_scoring_head(checkpoint, source, model));
   apply_pooling_flag(config, source);
   const bool is_asked = config.convert == "embed" || config.convert == "classify";
   PoolingInfo info;
@@ -356,7 +396,7 @@ Expected<std::optional<Pooling>> read_pooling(const Config& config,
     } else {
       SLUICE_TRY_VOID(find_label_tokens(config, source.json, source.modules, tokenizer, info));
     }
-    return std::optional(Pooling{std::move(info), {}});
+    return std::optional(Pooling{std::move(info), std::move(source.head)});
   }
   if (!source.type && checkpoint.kind() == CheckpointKind::kGguf) {
     return make_error(ErrorCode::kUnsupported,

@@ -40,6 +40,6 @@ struct Pooling {
 Expected<std::optional<Pooling>> read_pooling(const Config& config,
                                                   const Checkpoint& checkpoint,
                                                   const Tokenizer& tokenizer,
-                                                  const PooledModel& model);
+                                                  PooledModel model);
 
 }  // namespace sluice

@@ -89,9 +89,24 @@ TEST_P(GoldenVectors, AreThoseOfSentenceTransformers) {
 
 INSTANTIATE_TEST_SUITE_P(Models,
                          GoldenVectors,
-                         ::testing::Values("qwen3-embedding", "qwen3-mean", "bert-mean", "bert-cls",
-                                           "xlm-roberta-cls", "bert-classify", "nomic-bert-mean", "gemma-dense", "bert-tanh", "qwen2-both-ways",
-                                           "xlm-roberta-rerank"));
+                         ::testing::Values("qwen3-embedding",
+                                           "qwen3-mean",
+                                           "bert-mean",
+                                           "bert-cls",
+                                           "xlm-roberta-cls",
+                                           "bert-classify",
+                                           "nomic-bert-mean",
+                                           "gemma-dense",
+                                           "bert-tanh",
+                                           "qwen2-both-ways",
+                                           "xlm-roberta-rerank",
+                                           "modernbert-mean",
+                                           "modernbert-classify",
+                                           "modernbert-rerank",
+                                           "new-cls",
+                                           "nomic-moe-mean",
+                                           "jina-bert-mean",
+                                           "bert-colbert"));
 
 // GGUF files of these models spell their vocabularies in another way.
 class GoldenGgufVectors : public ::testing::TestWithParam<const char*> {};
@@ -101,13 +116,51 @@ TEST_P(GoldenGgufVectors, AreThoseOfSentenceTransformers) {
   const Json expected = golden(name);
   Config config = config_of(name);
   config.model += ".gguf";
-  expect_close(run(config, requests_of(expected)), expected["vectors"]);
+  const char* const key = expected.contains("vectors_in_gguf") ? "vectors_in_gguf" : "vectors";
+  expect_close(run(config, requests_of(expected)), expected[key]);
 }
 
 INSTANTIATE_TEST_SUITE_P(Models,
                          GoldenGgufVectors,
-                         ::testing::Values("bert-mean", "bert-cls", "gemma-dense", "nomic-bert-mean",
-                                           "xlm-roberta-cls"));
+                         ::testing::Values("bert-mean",
+                                           "bert-cls",
+                                           "bert-classify",
+                                           "gemma-dense",
+                                           "nomic-bert-mean",
+                                           "xlm-roberta-cls",
+                                           "modernbert-mean",
+                                           "nomic-moe-mean"));
+
+// The labels' names are in the file too.
+TEST(GgufClassifiers, LabelsHaveTheirNames) {
+  Config config = config_of("bert-classify");
+  config.model += ".gguf";
+  const std::unique_ptr<Engine> engine = testing::start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_EQ(engine->model().pooling->labels, (std::vector<std::string>{"bad", "fair", "good"}));
+}
+
+// A padding token inside a text has the place of padding, and those behind it count on without it.
+TEST(PooledEngine, PaddingInsideATextCountsForNoPosition) {
+  const Json expected = golden("xlm-roberta-padding");
+  expect_close(run(config_of("xlm-roberta-cls"), requests_of(expected)), expected["vectors"]);
+}
+
+TEST(PooledEngine, AClassifiersHeadOfAnotherKindIsRefused) {
+  const testing::TemporaryFolder copy;
+  std::filesystem::copy(folder("modernbert-rerank"), copy.path());
+  Json json = Json::parse(std::ifstream(copy.at("config.json")));
+  Config config = config_of("modernbert-rerank");
+  config.model = copy.path();
+  for (const char* key : {"classifier_pooling", "classifier_activation"}) {
+    Json edited = json;
+    edited[key] = "max";
+    std::ofstream(copy.at("config.json")) << edited.dump();
+    const auto engine = create_engine(config);
+    ASSERT_FALSE(engine) << key;
+    EXPECT_NE(engine.error().message.find(key), std::string::npos) << engine.error().message;
+  }
+}
 
 class GgufTokenizers : public ::testing::TestWithParam<const char*> {};
 
@@ -220,8 +273,14 @@ TEST_P(SameVectors, WhateverRunsBesideThem) {
 
 INSTANTIATE_TEST_SUITE_P(Models,
                          SameVectors,
-                         ::testing::Values("qwen3-embedding", "qwen3-mean", "bert-mean", "nomic-bert-mean",
-                                           "gemma-dense"));
+                         ::testing::Values("qwen3-embedding",
+                                           "qwen3-mean",
+                                           "bert-mean",
+                                           "nomic-bert-mean",
+                                           "gemma-dense",
+                                           "modernbert-mean",
+                                           "nomic-moe-mean",
+                                           "jina-bert-mean"));
 
 TEST(PooledEngine, LastTokensFindCachedPrefixesAndMeansDoNot) {
   const auto cached = [](const char* name) {

@@ -8,6 +8,12 @@
                   tokenizer.json, modules.json, 1_Pooling/config.json
 <name>.json       {"texts", "ids", "vectors"}: ids as the tokenizer gives them, vectors or scores as
                   SentenceTransformer or CrossEncoder gives them in float32
+
+Three families' code is not in transformers, but beside the weights of their authors. The directories have the
+authors' names; vectors of new-cls are those of transformers' GteModel, which is the same model (its rotations are
+what the authors' NTKScalingRotaryEmbedding makes of a base and a factor), and those of jina-bert-mean and
+nomic-moe-mean of the formulas below, after the authors' modeling_bert.py (jina-bert-implementation) and
+modeling_hf_nomic_bert.py (nomic-bert-2048).
 """
 import json
 import pathlib
@@ -125,6 +131,24 @@ def gemma(tokenizer, **more):
                                          **sizes, **more)
 
 
+def modernbert(tokenizer, **more):
+    sizes = {**SIZES, "num_hidden_layers": 4}
+    return transformers.ModernBertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, local_attention=8,
+                                         pad_token_id=0, bos_token_id=2, cls_token_id=2, eos_token_id=3,
+                                         sep_token_id=3, **sizes, **more)
+
+
+NTK = dict(theta=20000.0, factor=8.0)
+
+
+def gte(tokenizer, **more):
+    """The rotations of the authors' rope_scaling {"type": "ntk"}."""
+    half = SIZES["hidden_size"] // SIZES["num_attention_heads"] / 2
+    rope = dict(rope_type="linear", rope_theta=NTK["theta"] * NTK["factor"], factor=NTK["factor"] ** (1 / half))
+    return transformers.GteConfig(vocab_size=len(tokenizer), max_position_embeddings=64, type_vocab_size=1,
+                                  pad_token_id=1, rope_parameters=rope, **SIZES, **more)
+
+
 # name: (tokenizer, config, class, pooling or None for scores, normalized, most tokens, config's more)
 MODELS = {
     "qwen3-embedding": (byte_pairs, qwen3, transformers.Qwen3Model, "lasttoken", True, 512, {}),
@@ -138,6 +162,12 @@ MODELS = {
     "nomic-bert-mean": (word_piece, nomic_bert, transformers.NomicBertModel, "mean", True, 64, {}),
     "gemma-dense": (unigram, gemma, transformers.Gemma3TextModel, "mean", True, 64, {}),
     "bert-tanh": (word_piece, bert, transformers.BertModel, "cls", False, 64, {}),
+    "modernbert-mean": (word_piece, modernbert, transformers.ModernBertModel, "mean", True, 64, {}),
+    "modernbert-rerank": (word_piece, modernbert, transformers.ModernBertForSequenceClassification, None, False, 64,
+                          dict(num_labels=1, classifier_pooling="mean")),
+    "modernbert-classify": (word_piece, modernbert, transformers.ModernBertForSequenceClassification, None, False,
+                            64, dict(num_labels=3)),
+    "new-cls": (unigram, gte, transformers.GteModel, "cls", True, 64, {}),
     "bert-rerank": (word_piece, bert, transformers.BertForSequenceClassification, None, False, 64,
                     dict(num_labels=1)),
     "xlm-roberta-rerank": (unigram, xlm_roberta, transformers.XLMRobertaForSequenceClassification, None,
@@ -178,6 +208,192 @@ def randomize(model, seed):
 # Layers behind the pooling: sizes, activation, bias.
 DENSE = {"gemma-dense": [((32, 40), "linear.Identity", False), ((40, 24), "linear.Identity", False)],
          "bert-tanh": [((32, 24), "activation.Tanh", True)]}
+
+
+def linear(w, name, x):
+    return torch.nn.functional.linear(x, w[name + ".weight"], w.get(name + ".bias"))
+
+
+def layer_norm(w, name, x, eps):
+    return torch.nn.functional.layer_norm(x, x.shape[-1:], w[name + ".weight"], w[name + ".bias"], eps)
+
+
+def heads_of(x, count):
+    return x.view(len(x), count, -1).transpose(0, 1)
+
+
+def attend(q, k, v, more=0):
+    scores = q @ k.transpose(1, 2) / q.shape[-1] ** 0.5 + more
+    return (torch.softmax(scores, -1) @ v).transpose(0, 1).flatten(1)
+
+
+JINA = dict(hidden_size=48, intermediate_size=40, num_hidden_layers=2, num_attention_heads=6, vocab_size=0,
+            max_position_embeddings=64, type_vocab_size=2, layer_norm_eps=1e-12, pad_token_id=0, hidden_act="gelu",
+            feed_forward_type="geglu", position_embedding_type="alibi", model_type="bert",
+            architectures=["JinaBertModel"])
+
+
+def jina_shapes(c):
+    n, inner = c["hidden_size"], c["intermediate_size"]
+    yield "embeddings.word_embeddings.weight", (c["vocab_size"], n)
+    yield "embeddings.token_type_embeddings.weight", (2, n)
+    norms = ["embeddings.LayerNorm"]
+    for i in range(c["num_hidden_layers"]):
+        at = f"encoder.layer.{i}."
+        for name in ("self.query", "self.key", "self.value", "output.dense"):
+            yield at + f"attention.{name}.weight", (n, n)
+            yield at + f"attention.{name}.bias", (n,)
+        yield at + "mlp.gated_layers.weight", (2 * inner, n)
+        yield at + "mlp.wo.weight", (n, inner)
+        yield at + "mlp.wo.bias", (n,)
+        norms += [at + "attention.output.LayerNorm", at + "mlp.layernorm"]
+    for name in norms:
+        yield name + ".weight", (n,)
+        yield name + ".bias", (n,)
+
+
+def jina_states(w, c, ids):
+    eps, heads = c["layer_norm_eps"], c["num_attention_heads"]
+    whole = 2 ** (heads.bit_length() - 1)
+    slopes = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
+    slopes += [2 ** (-8 * (i + 1) / (2 * whole)) for i in range(2 * whole)][0::2][:heads - whole]
+    places = torch.arange(len(ids))
+    falls = -torch.tensor(slopes).view(-1, 1, 1) * (places[:, None] - places[None]).abs()
+    x = w["embeddings.word_embeddings.weight"][ids] + w["embeddings.token_type_embeddings.weight"][0]
+    x = layer_norm(w, "embeddings.LayerNorm", x, eps)
+    for i in range(c["num_hidden_layers"]):
+        at = f"encoder.layer.{i}."
+        q, k, v = (heads_of(linear(w, at + "attention.self." + name, x), heads) for name in ("query", "key", "value"))
+        half = linear(w, at + "attention.output.dense", attend(q, k, v, falls))
+        x = layer_norm(w, at + "attention.output.LayerNorm", half + x, eps)
+        gated, plain = linear(w, at + "mlp.gated_layers", x).chunk(2, -1)
+        half = linear(w, at + "mlp.wo", torch.nn.functional.gelu(gated) * plain)
+        x = layer_norm(w, at + "mlp.layernorm", half + x, eps)
+    return x
+
+
+NOMIC = dict(n_embd=32, n_inner=48, n_layer=4, n_head=4, n_positions=64, max_trained_positions=64, vocab_size=0,
+             type_vocab_size=1, layer_norm_epsilon=1e-5, activation_function="gelu", pad_token_id=1, num_experts=4,
+             moe_top_k=2, moe_every_n_layers=2, moe_normalize_expert_weights=False, rotary_emb_base=10000,
+             rotary_emb_fraction=1.0, qkv_proj_bias=True, mlp_fc1_bias=True, mlp_fc2_bias=True, prenorm=False,
+             model_type="nomic_bert", architectures=["NomicBertModel"])
+
+
+def nomic_shapes(c):
+    n, inner, experts = c["n_embd"], c["n_inner"], c["num_experts"]
+    yield "embeddings.word_embeddings.weight", (c["vocab_size"], n)
+    yield "embeddings.token_type_embeddings.weight", (1, n)
+    norms = ["emb_ln"]
+    for i in range(c["n_layer"]):
+        at = f"encoder.layers.{i}."
+        yield at + "attn.Wqkv.weight", (3 * n, n)
+        yield at + "attn.Wqkv.bias", (3 * n,)
+        yield at + "attn.out_proj.weight", (n, n)
+        yield at + "attn.out_proj.bias", (n,)
+        if i % c["moe_every_n_layers"] == 1:
+            yield at + "mlp.router.layer.weight", (experts, n)
+            yield at + "mlp.experts.mlp.w1", (experts * inner, n)
+            yield at + "mlp.experts.mlp.w2", (experts * inner, n)
+            yield at + "mlp.experts.bias", (n,)
+        else:
+            yield at + "mlp.fc1.weight", (inner, n)
+            yield at + "mlp.fc1.bias", (inner,)
+            yield at + "mlp.fc2.weight", (n, inner)
+            yield at + "mlp.fc2.bias", (n,)
+        norms += [at + "norm1", at + "norm2"]
+    for name in norms:
+        yield name + ".weight", (n,)
+        yield name + ".bias", (n,)
+
+
+def rotate(x, base):
+    half = x.shape[-1] // 2
+    angles = torch.arange(x.shape[1]).view(-1, 1) * base ** (-torch.arange(half) / half)
+    a, b = x[..., :half], x[..., half:]
+    return torch.cat([a * angles.cos() - b * angles.sin(), b * angles.cos() + a * angles.sin()], -1)
+
+
+def experts(w, at, c, x):
+    inner = c["n_inner"]
+    weights, chosen = torch.softmax(linear(w, at + "mlp.router.layer", x), -1).topk(c["moe_top_k"])
+    sums = torch.zeros_like(x)
+    for token in range(len(x)):
+        for weight, e in zip(weights[token], chosen[token]):
+            rows = slice(int(e) * inner, (int(e) + 1) * inner)
+            hidden = torch.nn.functional.gelu(w[at + "mlp.experts.mlp.w1"][rows] @ x[token])
+            sums[token] += weight * (hidden @ w[at + "mlp.experts.mlp.w2"][rows])
+    return sums + w[at + "mlp.experts.bias"]
+
+
+def nomic_states(w, c, ids):
+    eps, heads = c["layer_norm_epsilon"], c["n_head"]
+    x = w["embeddings.word_embeddings.weight"][ids] + w["embeddings.token_type_embeddings.weight"][0]
+    x = layer_norm(w, "emb_ln", x, eps)
+    for i in range(c["n_layer"]):
+        at = f"encoder.layers.{i}."
+        q, k, v = (heads_of(part, heads) for part in linear(w, at + "attn.Wqkv", x).chunk(3, -1))
+        base = c["rotary_emb_base"]
+        half = linear(w, at + "attn.out_proj", attend(rotate(q, base), rotate(k, base), v))
+        x = layer_norm(w, at + "norm1", half + x, eps)
+        if i % c["moe_every_n_layers"] == 1:
+            half = experts(w, at, c, x)
+        else:
+            half = linear(w, at + "mlp.fc2", torch.nn.functional.gelu(linear(w, at + "mlp.fc1", x)))
+        x = layer_norm(w, at + "norm2", half + x, eps)
+    return x
+
+
+# name: (tokenizer, config, shapes, states)
+FORMULAS = {"jina-bert-mean": (word_piece, JINA, jina_shapes, jina_states),
+            "nomic-moe-mean": (unigram, NOMIC, nomic_shapes, nomic_states)}
+
+
+def write_modules(folder, kinds, pooling, width, most):
+    (folder / "1_Pooling").mkdir()
+    (folder / "modules.json").write_text(json.dumps(
+        [dict(idx=i, name=idx, path=path, type="sentence_transformers.models." + kind)
+         for i, (idx, path, kind) in enumerate(kinds)], indent=1))
+    modes = {"cls": "cls_token", "mean": "mean_tokens", "lasttoken": "lasttoken"}
+    (folder / "1_Pooling/config.json").write_text(json.dumps(
+        {"word_embedding_dimension": width,
+         **{f"pooling_mode_{mode}": mode == modes[pooling] for mode in
+            ["cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens",
+             "lasttoken"]}}, indent=1))
+    (folder / "sentence_bert_config.json").write_text(json.dumps(
+        {"max_seq_length": most, "do_lower_case": False}))
+
+
+def mean_of(states):
+    return torch.nn.functional.normalize(states.mean(0), dim=0).tolist()
+
+
+def write_by_formula(name):
+    make_tokenizer, config, shapes, states = FORMULAS[name]
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    tokenizer = make_tokenizer()
+    tokenizer.save_pretrained(folder)
+    config = {**config, "vocab_size": len(tokenizer)}
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    w = {}
+    for tensor, shape in shapes(config):
+        values = torch.randn(shape, generator=generator)
+        is_norm = "norm" in tensor.lower() and tensor.endswith("weight")
+        w[tensor] = 1 + 0.2 * values if is_norm or "emb_ln.weight" in tensor else 0.15 * values
+    safetensors.torch.save_file(w, folder / "model.safetensors")
+    width = w["embeddings.word_embeddings.weight"].shape[1]
+    write_modules(folder, [("0", "", "Transformer"), ("1", "1_Pooling", "Pooling"), ("2", "2_Normalize", "Normalize")],
+                  "mean", width, 64)
+    ids = [tokenizer(text, truncation=True, max_length=64)["input_ids"] for text in TEXTS]
+    row = dict(texts=TEXTS, ids=ids)
+    row["vectors"] = [mean_of(states(w, config, each)) for each in ids]
+    biases = [tensor for tensor in w if tensor.endswith("experts.bias")]
+    if biases:  # llama.cpp's converter leaves them out
+        w.update({tensor: torch.zeros_like(w[tensor]) for tensor in biases})
+        row["vectors_in_gguf"] = [mean_of(states(w, config, each)) for each in ids]
+    (HERE / f"{name}.json").write_text(json.dumps(row) + "\n")
+    print(name, sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
 
 
 def write_dense(folder, sizes, function, bias, seed):
@@ -227,18 +443,7 @@ def write(name):
             write_dense(folder / f"{2 + i}_Dense", sizes, function, bias, seed=7 + i)
         if normalized:
             modules.append((str(2 + len(dense)), f"{2 + len(dense)}_Normalize", "Normalize"))
-        (folder / "1_Pooling").mkdir()
-        (folder / "modules.json").write_text(json.dumps(
-            [dict(idx=i, name=idx, path=path, type="sentence_transformers.models." + kind)
-             for i, (idx, path, kind) in enumerate(modules)], indent=1))
-        modes = {"cls": "cls_token", "mean": "mean_tokens", "lasttoken": "lasttoken"}
-        (folder / "1_Pooling/config.json").write_text(json.dumps(
-            {"word_embedding_dimension": SIZES["hidden_size"],
-             **{f"pooling_mode_{mode}": mode == modes[pooling] for mode in
-                ["cls_token", "mean_tokens", "max_tokens", "mean_sqrt_len_tokens", "weightedmean_tokens",
-                 "lasttoken"]}}, indent=1))
-        (folder / "sentence_bert_config.json").write_text(json.dumps(
-            {"max_seq_length": most, "do_lower_case": False}))
+        write_modules(folder, modules, pooling, SIZES["hidden_size"], most)
         normalize = folder / f"{2 + len(dense)}_Normalize"
         normalize.mkdir(exist_ok=True)
         encoder = SentenceTransformer(str(folder), device="cpu")
@@ -246,9 +451,59 @@ def write(name):
         row["ids"] = [tokenizer(text, truncation=True, max_length=most)["input_ids"] for text in TEXTS]
         row["vectors"] = [encoder.encode([text])[0].tolist() for text in TEXTS]
         shutil.rmtree(normalize)
+    if name == "new-cls":
+        spell_as_authors(folder)
     (HERE / f"{name}.json").write_text(json.dumps(row) + "\n")
     print(name, sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
 
 
-for each in sys.argv[1:] or MODELS:
-    write(each)
+def write_colbert(name):
+    """ColBERT as its authors save it: BERT with "linear.weight" behind each token, vectors of length 1."""
+    folder = HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    tokenizer = word_piece()
+    tokenizer.save_pretrained(folder)
+    config = bert(tokenizer, architectures=["HF_ColBERT"])
+    model = transformers.BertModel(config, add_pooling_layer=False).eval()
+    with torch.no_grad():
+        randomize(model, zlib.crc32(name.encode()))
+    matrix = 0.2 * torch.randn((16, SIZES["hidden_size"]), generator=torch.Generator().manual_seed(3))
+    config.save_pretrained(folder)
+    tensors = {"bert." + key: value.contiguous() for key, value in model.state_dict().items()}
+    safetensors.torch.save_file({**tensors, "linear.weight": matrix}, folder / "model.safetensors")
+
+    def tokens_of(text):
+        ids = tokenizer(text, truncation=True, max_length=64)["input_ids"]
+        with torch.no_grad():
+            states = model(torch.tensor([ids])).last_hidden_state[0]
+        return ids, torch.nn.functional.normalize(states @ matrix.T, dim=-1)
+
+    ids, vectors = zip(*(tokens_of(text) for text in TEXTS))
+    scores = [float((tokens_of(query)[1] @ tokens_of(document)[1].T).max(1).values.sum())
+              for query, document in PAIRS]
+    (HERE / f"{name}.json").write_text(json.dumps(
+        dict(texts=TEXTS, ids=ids, vectors=[each.flatten().tolist() for each in vectors], pairs=PAIRS,
+             scores=scores)) + "\n")
+
+
+def write_padding(name):
+    """Ids with a padding token inside, which the directory xlm-roberta-cls is given as they are."""
+    model = transformers.XLMRobertaModel.from_pretrained(HERE / "xlm-roberta-cls").eval()
+    ids = [[0, 7, 1, 9, 12, 2], [0, 1, 1, 30, 2], [0, 20, 21, 2, 1]]
+    with torch.no_grad():
+        states = [model(torch.tensor([each])).last_hidden_state[0, 0] for each in ids]
+    vectors = [torch.nn.functional.normalize(state, dim=0).tolist() for state in states]
+    (HERE / f"{name}.json").write_text(json.dumps(dict(ids=ids, vectors=vectors)) + "\n")
+
+
+def spell_as_authors(folder):
+    config = json.loads((folder / "config.json").read_text())
+    del config["rope_parameters"]
+    config.update(model_type="new", architectures=["NewModel"], position_embedding_type="rope",
+                  rope_theta=NTK["theta"], rope_scaling=dict(type="ntk", factor=NTK["factor"]))
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+
+
+OTHERS = {"xlm-roberta-padding": write_padding, "bert-colbert": write_colbert}
+for each in sys.argv[1:] or [*MODELS, *FORMULAS, *OTHERS]:
+    (write_by_formula if each in FORMULAS else OTHERS.get(each, write))(each)

@@ -4,8 +4,7 @@
 
     pip install gguf safetensors && python make_gguf.py DIRECTORY FILE.gguf [f32|f16|q8_0]
 
-Without arguments it writes bert-mean.gguf, bert-cls.gguf, bert-rerank.gguf, gemma-dense.gguf,
-nomic-bert-mean.gguf and xlm-roberta-cls.gguf beside this script from the directories there. BERT's vocabulary is written with spaces in front of
+Without arguments it writes FOLDERS as files beside this script from the directories there. BERT's vocabulary is written with spaces in front of
 tokens that begin a word; XLM-R's positions lose the rows in front of the first.
 """
 import json
@@ -17,7 +16,10 @@ import numpy as np
 from safetensors import safe_open
 
 HERE = pathlib.Path(__file__).resolve().parent
-NAMES = [("emb_ln", "token_embd_norm"), ("encoder.layers.", "blk."), ("attn.Wqkv", "attn_qkv"),
+FOLDERS = ("bert-mean", "bert-cls", "bert-classify", "bert-rerank", "gemma-dense", "modernbert-mean",
+           "nomic-bert-mean", "nomic-moe-mean", "xlm-roberta-cls")
+NAMES = [("mlp.experts.mlp.w1", "ffn_up_exps.weight"), ("mlp.experts.mlp.w2", "ffn_down_exps.weight"),
+         ("mlp.router.layer", "ffn_gate_inp"), ("mlp.fc1.", "ffn_up."), ("emb_ln", "token_embd_norm"), ("encoder.layers.", "blk."), ("attn.Wqkv", "attn_qkv"),
          ("attn.out_proj", "attn_output"), ("mlp.fc11", "ffn_up"), ("mlp.fc12", "ffn_gate"),
          ("mlp.fc2", "ffn_down"), ("norm1", "attn_output_norm"), ("norm2", "layer_output_norm"),
          ("embeddings.word_embeddings", "token_embd"), ("embeddings.position_embeddings", "position_embd"),
@@ -120,16 +122,65 @@ def write_gemma(folder, path, config):
     writer.close()
 
 
+MODERN_NAMES = [("embeddings.tok_embeddings", "token_embd"), ("embeddings.norm", "token_embd_norm"),
+                ("final_norm", "output_norm"), ("mlp_norm", "ffn_norm"), ("attn.Wqkv", "attn_qkv"),
+                ("attn.Wo", "attn_output"), ("mlp.Wi", "ffn_up"), ("mlp.Wo", "ffn_down"), ("layers.", "blk.")]
+
+
+def write_modernbert(folder, path, config):
+    writer = gguf.GGUFWriter(path, "modern-bert")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_layer_norm_eps(config["norm_eps"])
+    writer.add_rope_freq_base(config["rope_parameters"]["full_attention"]["rope_theta"])
+    writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
+    writer.add_sliding_window(config["local_attention"])
+    writer.add_sliding_window_pattern(config["layer_types"].index("full_attention", 1))
+    writer.add_causal_attention(False)
+    writer.add_pooling_type(gguf.PoolingType.MEAN)
+    add_vocabulary(writer, folder, is_bert=True)
+    with safe_open(folder / "model.safetensors", "np") as tensors:
+        for name in tensors.keys():
+            new = name
+            for old, ours in MODERN_NAMES:
+                new = new.replace(old, ours)
+            writer.add_tensor(new, tensors.get_tensor(name).astype(np.float32))
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
+def of_authors(config):
+    """transformers' spelling of a configuration of Nomic's."""
+    more = dict(max_position_embeddings="n_positions", hidden_size="n_embd", num_hidden_layers="n_layer",
+                intermediate_size="n_inner", num_attention_heads="n_head", layer_norm_eps="layer_norm_epsilon")
+    return {**config, **{new: config[old] for new, old in more.items()},
+            "rope_parameters": {"rope_theta": config["rotary_emb_base"]}}
+
+
 def write(folder, path, kind="f32"):
     config = json.loads((folder / "config.json").read_text())
     if config["model_type"] == "gemma3_text":
         return write_gemma(folder, path, config)
+    if config["model_type"] == "modernbert":
+        return write_modernbert(folder, path, config)
     is_nomic = config["model_type"] == "nomic_bert"
-    is_bert = is_nomic or config["model_type"] == "bert"
-    offset = 0 if is_bert else config["pad_token_id"] + 1
-    writer = gguf.GGUFWriter(path, "nomic-bert" if is_nomic else "bert")
+    has_experts = "moe_every_n_layers" in config
+    if has_experts:
+        config = of_authors(config)
+    is_bert = (is_nomic and not has_experts) or config["model_type"] == "bert"
+    offset = 0 if is_bert or is_nomic else config["pad_token_id"] + 1
+    writer = gguf.GGUFWriter(path, "nomic-bert-moe" if has_experts else "nomic-bert" if is_nomic else "bert")
     if is_nomic:
         writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    if has_experts:
+        writer.add_moe_every_n_layers(config["moe_every_n_layers"])
+        writer.add_expert_count(config["num_experts"])
+        writer.add_expert_used_count(config["moe_top_k"])
     writer.add_context_length(config["max_position_embeddings"] - offset)
     writer.add_embedding_length(config["hidden_size"])
     writer.add_block_count(config["num_hidden_layers"])
@@ -156,6 +207,11 @@ def write(folder, path, kind="f32"):
                 values = values[offset:]
             if "pooler" in name and not is_scored:
                 continue
+            if name.endswith("experts.bias"):  # llama.cpp's converter leaves it out
+                continue
+            if "experts.mlp" in name:
+                values = values.reshape(config["num_experts"], -1, values.shape[1])
+                values = values.transpose(0, 2, 1).copy() if name.endswith("w2") else values
             new = tensor_name(name)
             is_matrix = values.ndim == 2 and "position" not in new and "token_types" not in new
             if is_matrix and kind == "f16":
@@ -174,5 +230,5 @@ def write(folder, path, kind="f32"):
 if len(sys.argv) > 2:
     write(pathlib.Path(sys.argv[1]), sys.argv[2], *sys.argv[3:])
 else:
-    for each in ("bert-mean", "bert-cls", "bert-rerank", "gemma-dense", "nomic-bert-mean", "xlm-roberta-cls"):
+    for each in FOLDERS:
         write(HERE / each, str(HERE / f"{each}.gguf"))
