@@ -28,13 +28,75 @@ int64_t num_values(const PooledRequest& request, const PoolingInfo& info) {
   int64_t sum = 0;
   for (const ValidRequest& one : request.requests) {
     const int64_t width = one.pooling->dimensions > 0 ? one.pooling->dimensions : info.width;
-    const bool is_each = one.pooling->every_token;
+    const bool is_each = one.pooling->every_token || info.type == PoolingType::kEvery;
     sum += width * (is_each ? static_cast<int64_t>(one.prompt.size()) : 1);
   }
   return sum;
 }
 
+// Answers an exchange.
+class ExchangeSink final : public PooledSink, public std::enable_shared_from_this<ExchangeSink> {
+ public:
+  ExchangeSink(FrontEnd& front_end, Exchange exchange, PooledWriter write)
+      : front_end_(front_end), exchange_(std::move(exchange)), write_(std::move(write)) {}
+
+  void start(const std::shared_ptr<PoolingRun>& run) {
+    if (!exchange_.request.names_itself) {
+      exchange_.request.request_id = run->id();
+      exchange_.writer->name_request(run->id());
+    }
+    exchange_.writer->set_callbacks([self = shared_from_this(), run] { self->leave(*run); },
+                                    [] {});
+    run->start();
+  }
+
+  IoWorker& worker() override { return exchange_.writer->worker(); }
+
+  void finish(const PooledAnswer& answer, const Usage& usage) override {
+    exchange_.usage = usage;
+    exchange_.finish_reasons = to_string(FinishReason::kStop);
+    HttpResponse response;
+    response.body = write_(answer);
+    front_end_.respond(exchange_, std::move(response));
+  }
+
+  void fail(const Error& error, const Usage& usage) override {
+    exchange_.usage = usage;
+    exchange_.finish_reasons = to_string(FinishReason::kError);
+    front_end_.fail(exchange_, error);
+  }
+
+ private:
+  void leave(PoolingRun& run) {
+    constexpr int kClientClosedRequest = 499;
+    if (!run.cancel()) return;
+    exchange_.usage = run.usage();
+    exchange_.finish_reasons = to_string(FinishReason::kAbort);
+    front_end_.log_request(exchange_, kClientClosedRequest);
+    front_end_.http_counters.count(exchange_.route_idx, kClientClosedRequest);
+  }
+
+  FrontEnd& front_end_;
+  Exchange exchange_;
+  const PooledWriter write_;
+};
+
 }  // namespace
+
+Expected<void> admit_pooled(const std::shared_ptr<Tenant>& tenant, PooledRequest& request) {
+  const int64_t values = num_values(request, *request.served->engine.model().pooling);
+  if (values > kMostValues) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "The answer would have " + std::to_string(values) +
+                          " values, the most are " + std::to_string(kMostValues) +
+                          "; send fewer texts.",
+                      "input");
+  }
+  SLUICE_TRY_VOID(tenant->admit(request.num_tokens(), std::chrono::steady_clock::now()));
+  request.lease = std::make_shared<TenantLease>(tenant);
+  for (ValidRequest& one : request.requests) one.tenant = tenant->id();
+  return {};
+}
 
 void start_pooling(FrontEnd& front_end, Exchange exchange, const PooledDecoder& decode) {
   if (front_end.is_draining()) {
@@ -50,31 +112,26 @@ void start_pooling(FrontEnd& front_end, Exchange exchange, const PooledDecoder& 
   PooledRequest& request = decoded->request;
   exchange.model = request.model;
   std::string().swap(exchange.request.body);
-  const int64_t values = num_values(request, *request.served->engine.model().pooling);
-  if (values > kMostValues) {
-    return front_end.refuse(
-        exchange,
-        Error{ErrorCode::kInvalidArgument,
-              "The answer would have " + std::to_string(values) + " values, the most are " +
-                  std::to_string(kMostValues) + "; send fewer texts.",
-              "input",
-              {}});
+  exchange.usage.emplace().prompt_tokens = request.num_tokens();
+  if (const auto admitted = admit_pooled(exchange.tenant, request); !admitted) {
+    return front_end.refuse(exchange, admitted.error());
   }
-  const int64_t num_tokens = request.num_tokens();
-  exchange.usage.emplace().prompt_tokens = num_tokens;
-  const auto admitted = exchange.tenant->admit(num_tokens, std::chrono::steady_clock::now());
-  if (!admitted) return front_end.refuse(exchange, admitted.error());
-  request.lease = std::make_shared<TenantLease>(exchange.tenant);
-  for (ValidRequest& one : request.requests) one.tenant = exchange.tenant->id();
-  std::make_shared<PoolingRun>(front_end, std::move(exchange), std::move(*decoded))->start();
+  const TraceContext parent = exchange.request.trace;
+  const auto arrival = exchange.arrival;
+  const auto sink = std::make_shared<ExchangeSink>(
+      front_end, std::move(exchange), std::move(decoded->write));
+  sink->start(std::make_shared<PoolingRun>(front_end, sink, std::move(request), parent, arrival));
 }
 
-PoolingRun::PoolingRun(FrontEnd& front_end, Exchange exchange, DecodedPooledRequest decoded)
+PoolingRun::PoolingRun(FrontEnd& front_end,
+                       std::shared_ptr<PooledSink> sink,
+                       PooledRequest request,
+                       const TraceContext& parent,
+                       std::chrono::steady_clock::time_point arrival)
     : front_end_(front_end),
-      exchange_(std::move(exchange)),
-      request_(std::move(decoded.request)),
-      write_(std::move(decoded.write)),
-      span_(front_end.tracer, exchange_.request.trace, exchange_.arrival),
+      sink_(std::move(sink)),
+      request_(std::move(request)),
+      span_(front_end.tracer, parent, arrival),
       engine_(request_.served->engine),
       ids_(request_.requests.size()),
       has_ended_(request_.requests.size()),
@@ -83,26 +140,20 @@ PoolingRun::PoolingRun(FrontEnd& front_end, Exchange exchange, DecodedPooledRequ
   answer_.model = request_.model;
   answer_.num_tokens = request_.num_tokens();
   answer_.vectors.resize(request_.requests.size());
+  usage_.prompt_tokens = answer_.num_tokens;
   span_.set_name("embeddings " + request_.model);
   span_.add("gen_ai.operation.name", "embeddings");
   span_.add("gen_ai.request.model", request_.model);
   span_.add("gen_ai.usage.input_tokens", answer_.num_tokens);
   for (ValidRequest& one : request_.requests) one.trace = span_.context();
-  if (!exchange_.request.names_itself) {
-    exchange_.request.request_id = answer_.id;
-    exchange_.writer->name_request(answer_.id);
-  }
 }
 
-void PoolingRun::start() {
-  exchange_.writer->set_callbacks([self = shared_from_this()] { self->cancel(); }, [] {});
-  submit_more();
-}
+void PoolingRun::start() { submit_more(); }
 
 // A full queue ends the request only if none of its texts is under way: otherwise the next one is
 // tried when one of them ends.
 void PoolingRun::submit_more() {
-  IoWorker& worker = exchange_.writer->worker();
+  IoWorker& worker = sink_->worker();
   while (!is_over_ && num_submitted_ < request_.requests.size() && num_open_ < most_open_) {
     ValidRequest copy = request_.requests[num_submitted_];
     auto id = engine_.submit(std::move(copy), worker);
@@ -136,38 +187,31 @@ void PoolingRun::accept(size_t index, const TokenOutput& output) {
   }
   answer_.vectors[index] = output.pooled;
   ++num_done_;
-  Usage& usage = *exchange_.usage;
-  usage.cached_tokens += output.num_cached_tokens;
-  usage.timings.queued_ms = std::max(usage.timings.queued_ms, output.timings.queued_ms);
-  usage.timings.prefill_ms = std::max(usage.timings.prefill_ms, output.timings.prefill_ms);
-  usage.timings.num_preemptions += output.timings.num_preemptions;
+  usage_.cached_tokens += output.num_cached_tokens;
+  RequestTimings& timings = usage_.timings;
+  timings.queued_ms = std::max(timings.queued_ms, output.timings.queued_ms);
+  timings.prefill_ms = std::max(timings.prefill_ms, output.timings.prefill_ms);
+  timings.num_preemptions += output.timings.num_preemptions;
 }
 
 void PoolingRun::flush() {
   if (is_over_) return;
   if (num_done_ < answer_.vectors.size()) return submit_more();
   end();
-  exchange_.finish_reasons = to_string(FinishReason::kStop);
-  HttpResponse response;
-  response.body = write_(answer_);
-  front_end_.respond(exchange_, std::move(response));
+  sink_->finish(answer_, usage_);
 }
 
 void PoolingRun::fail(const Error& error) {
   if (is_over_) return;
   span_.set_error(error);
   end();
-  exchange_.finish_reasons = to_string(FinishReason::kError);
-  front_end_.fail(exchange_, error);
+  sink_->fail(error, usage_);
 }
 
-void PoolingRun::cancel() {
-  if (is_over_) return;
-  constexpr int kClientClosedRequest = 499;
+bool PoolingRun::cancel() {
+  if (is_over_) return false;
   end();
-  exchange_.finish_reasons = to_string(FinishReason::kAbort);
-  front_end_.log_request(exchange_, kClientClosedRequest);
-  front_end_.http_counters.count(exchange_.route_idx, kClientClosedRequest);
+  return true;
 }
 
 // Aborts what is under way; the client's key may be used again before it learns of the end.
@@ -179,7 +223,7 @@ void PoolingRun::end() {
     engine_.abort(ids_[i]);
   }
   request_.lease.reset();
-  span_.add_timings(exchange_.usage->timings);
+  span_.add_timings(usage_.timings);
   span_.end();
 }
 

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/call.h"
 
-#include <algorithm>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -17,11 +16,6 @@
 
 namespace sluice {
 namespace {
-
-// Tells whether the text may be a metadata value; gRPC ends the process over any other.
-bool is_printable(const std::string& text) {
-  return std::all_of(text.begin(), text.end(), [](char c) { return c >= ' ' && c <= '~'; });
-}
 
 constexpr int kMostMoves = 2;  // of one request to other versions
 
@@ -231,13 +225,7 @@ void GrpcCall::client_left() {
 void GrpcCall::set_status(const Error& error) {
   if (status_) return;
   status_ = to_status(error);
-  if (!error.param.empty() && is_printable(error.param)) {
-    context_->AddTrailingMetadata("x-sluice-param", error.param);
-  }
-  if (const int seconds = retry_after_s(error); seconds > 0) {
-    // The delay that gRPC's own retry policy reads.
-    context_->AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(1000 * seconds));
-  }
+  add_trailers(error, *context_);
 }
 
 void GrpcCall::pump() {

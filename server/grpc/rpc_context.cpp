@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/rpc_context.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -79,14 +80,12 @@ Expected<std::shared_ptr<Tenant>> RpcContext::admit(grpc::CallbackServerContext&
   return tenant;
 }
 
-tl::expected<std::shared_ptr<GrpcCall>, grpc::Status> RpcContext::begin_call(
-    size_t method, std::shared_ptr<GrpcCall> call) const {
-  if (front_end.connection_opened()) return call;
-  const Error error = {ErrorCode::kResourceExhausted,
+grpc::Status RpcContext::too_many_calls(size_t method) const {
+  return refusal(method,
+                 Error{ErrorCode::kResourceExhausted,
                        "There are more open connections and calls than --max-connections.",
                        {},
-                       {}};
-  return tl::unexpected(refusal(method, error));
+                       {}});
 }
 
 IoWorker& RpcContext::worker_of(size_t message_bytes) {
@@ -96,6 +95,19 @@ IoWorker& RpcContext::worker_of(size_t message_bytes) {
 
 grpc::Status to_status(const Error& error) {
   return {static_cast<grpc::StatusCode>(grpc_status(error.code)), error.message};
+}
+
+void add_trailers(const Error& error, grpc::CallbackServerContext& context) {
+  // gRPC ends the process over a value that is not printable.
+  const bool is_printable =
+      std::ranges::all_of(error.param, [](char c) { return c >= ' ' && c <= '~'; });
+  if (!error.param.empty() && is_printable) {
+    context.AddTrailingMetadata("x-sluice-param", error.param);
+  }
+  if (const int seconds = retry_after_s(error); seconds > 0) {
+    // The delay that gRPC's own retry policy reads.
+    context.AddTrailingMetadata("grpc-retry-pushback-ms", std::to_string(1000 * seconds));
+  }
 }
 
 }  // namespace sluice

@@ -22,7 +22,6 @@
 namespace sluice {
 
 class Generation;
-class GrpcCall;
 class IoWorker;
 class Tenant;
 
@@ -65,6 +64,9 @@ TraceContext trace_context_of(const grpc::CallbackServerContext& context);
 // Returns the status that reports `error`.
 grpc::Status to_status(const Error& error);
 
+// Adds what a client learns of `error` beside its status: the field, and when to try again.
+void add_trailers(const Error& error, grpc::CallbackServerContext& context);
+
 class CountedPort;
 
 class RpcContext {
@@ -77,8 +79,14 @@ class RpcContext {
   [[nodiscard]] Expected<std::shared_ptr<Tenant>> admit(grpc::CallbackServerContext& context) const;
   // Counts a call that generates, to be uncounted by its end; RESOURCE_EXHAUSTED: there are too
   // many.
-  [[nodiscard]] tl::expected<std::shared_ptr<GrpcCall>, grpc::Status> begin_call(
-      size_t method, std::shared_ptr<GrpcCall> call) const;
+  template <typename Call>
+  [[nodiscard]] tl::expected<std::shared_ptr<Call>, grpc::Status> begin_call(
+      size_t method, std::shared_ptr<Call> call) const {
+    if (front_end.connection_opened()) return call;
+    return tl::unexpected(too_many_calls(method));
+  }
+
+  [[nodiscard]] grpc::Status too_many_calls(size_t method) const;
 
   // Returns the thread for a message: reading a large one holds none of the others up. Any thread.
   IoWorker& worker_of(size_t message_bytes);

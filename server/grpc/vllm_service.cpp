@@ -16,6 +16,7 @@
 #include "server/api/answer_id.h"
 #include "server/api/generation.h"
 #include "server/grpc/cache_calls.h"
+#include "server/grpc/embed_call.h"
 #include "server/grpc/reactors.h"
 #include "server/grpc/request_decoder.h"
 #include "server/grpc/rpc_context.h"
@@ -308,13 +309,8 @@ class VllmService final : public MetadataFirstService {
 
  private:
   void serve_questions() {
-    serve<engine::EmbedResponse>(kVllmService, "Embed", [this](auto* context) {
-      echo_request_id(*context);
-      const grpc::Status none{grpc::StatusCode::UNIMPLEMENTED,
-                              "This server has no embedding models."};
-      return new UnreadReactor<engine::EmbedResponse>(
-          rpc_.count(grpc_method(kVllmService, "Embed"), none));
-    });
+    serve<engine::EmbedResponse>(
+        kVllmService, "Embed", [this](auto* context) { return embed(rpc_, *context); });
     serve<engine::HealthCheckResponse>(kVllmService, "HealthCheck", [this](auto* context) {
       return rpc_.tell(*context, grpc_method(kVllmService, "HealthCheck"), health());
     });
@@ -384,7 +380,7 @@ class VllmService final : public MetadataFirstService {
     const Engine& served = usual->engine;
     const ModelInfo& model = served.model();
     response.set_model_path(model.path);
-    response.set_is_generation(true);
+    response.set_is_generation(!model.pooling);
     response.set_max_context_length(static_cast<uint32_t>(model.max_model_len));
     response.set_vocab_size(static_cast<uint32_t>(model.vocab_size));
     response.set_served_model_name(usual->names.front());

@@ -116,7 +116,7 @@ def check_reflection(client):
     assert info.is_generation and info.vocab_size > 0 and info.max_context_length > 0
     assert client.call(VLLM, "HealthCheck").healthy
     assert client.call(VLLM, "GetServerInfo").server_type == "vllm-grpc"
-    expect_code(grpc.StatusCode.UNIMPLEMENTED, lambda: client.call(VLLM, "Embed"))
+    expect_code(grpc.StatusCode.INVALID_ARGUMENT, lambda: client.call(VLLM, "Embed"))
 
 
 def check_equal(server, client):

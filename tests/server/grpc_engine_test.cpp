@@ -2,6 +2,7 @@
 // vllm.grpc.engine as its clients see it: tokens in and out, and what is refused.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <cstdint>
 #include <functional>
 #include <limits>
@@ -253,8 +254,99 @@ TEST(VllmEngine, DescribesModelAndServer) {
   {
     grpc::ClientContext context;
     engine::EmbedResponse embedding;
-    EXPECT_EQ(client.vllm->Embed(&context, {}, &embedding).error_code(), StatusCode::UNIMPLEMENTED);
+    EXPECT_EQ(client.vllm->Embed(&context, {}, &embedding).error_code(),
+              StatusCode::INVALID_ARGUMENT);
   }
+}
+
+// A server of a model that makes vectors of 4 elements, of texts up to 8 tokens.
+class VllmEmbed : public ::testing::Test {
+ protected:
+  explicit VllmEmbed(FakeEngine::Stepping stepping = FakeEngine::Stepping::kAutomatic)
+      : engine_(stepping) {
+    PoolingInfo& info = engine_.editable_model().pooling.emplace();
+    info.width = 4;
+    info.max_tokens = 8;
+  }
+
+  static engine::EmbedRequest request_of(const std::vector<uint32_t>& ids) {
+    engine::EmbedRequest request;
+    request.set_request_id("mine");
+    request.mutable_tokenized()->mutable_input_ids()->Add(ids.begin(), ids.end());
+    return request;
+  }
+
+  grpc::Status embed(GrpcClient& client,
+                     const std::vector<uint32_t>& ids,
+                     engine::EmbedResponse* response = nullptr,
+                     int deadline_ms = 20000) {
+    grpc::ClientContext context;
+    context.set_deadline(std::chrono::system_clock::now() +
+                         std::chrono::milliseconds(deadline_ms));
+    engine::EmbedResponse unused;
+    const grpc::Status status = client.vllm->Embed(
+        &context, request_of(ids), response == nullptr ? &unused : response);
+    const auto param = context.GetServerTrailingMetadata().find("x-sluice-param");
+    param_ = param == context.GetServerTrailingMetadata().end()
+                 ? std::string()
+                 : std::string(param->second.data(), param->second.size());
+    return status;
+  }
+
+  FakeEngine engine_;
+  std::string param_;
+};
+
+TEST_F(VllmEmbed, TheVectorOfTheIdsAsTheyAre) {
+  RunningServer server(engine_, grpc_config());
+  GrpcClient client(server->grpc_port());
+  engine::EmbedResponse response;
+  ASSERT_TRUE(embed(client, {5, 6, 7}, &response).ok());
+  EXPECT_EQ(std::vector<float>(response.embedding().begin(), response.embedding().end()),
+            (std::vector<float>{3, 5, 7, 0.5F}));
+  EXPECT_EQ(response.prompt_tokens(), 3U);
+  EXPECT_EQ(response.embedding_dim(), 4U);
+  grpc::ClientContext context;
+  engine::GetModelInfoResponse info;
+  ASSERT_TRUE(client.vllm->GetModelInfo(&context, {}, &info).ok());
+  EXPECT_FALSE(info.is_generation());
+}
+
+TEST_F(VllmEmbed, WhatIsWrongIsNamed) {
+  RunningServer server(engine_, grpc_config());
+  GrpcClient client(server->grpc_port());
+  const std::vector<std::vector<uint32_t>> wrong = {
+      {}, {1, 2, 3, 4, 5, 6, 7, 8, 9}, {1'000'000}};
+  for (const std::vector<uint32_t>& ids : wrong) {
+    EXPECT_EQ(embed(client, ids).error_code(), StatusCode::INVALID_ARGUMENT) << ids.size();
+    EXPECT_EQ(param_, "tokenized.input_ids") << ids.size();
+  }
+  engine_.editable_model().pooling->is_classifier = true;
+  EXPECT_EQ(embed(client, {1}).error_code(), StatusCode::INVALID_ARGUMENT);
+  EXPECT_EQ(param_, "model");
+}
+
+TEST_F(VllmEmbed, AFullQueueAndAFailedTextAreTold) {
+  RunningServer server(engine_, grpc_config());
+  GrpcClient client(server->grpc_port());
+  engine_.set_queue_limit(0);
+  EXPECT_EQ(embed(client, {1}).error_code(), StatusCode::RESOURCE_EXHAUSTED);
+  engine_.set_queue_limit(8);
+  engine_.fail_at(0);
+  EXPECT_EQ(embed(client, {1}).error_code(), StatusCode::INTERNAL);
+}
+
+class VllmEmbedByHand : public VllmEmbed {
+ protected:
+  VllmEmbedByHand() : VllmEmbed(FakeEngine::Stepping::kManual) {}
+};
+
+TEST_F(VllmEmbedByHand, ADeadlineThatPassesAbortsTheText) {
+  RunningServer server(engine_, grpc_config());
+  GrpcClient client(server->grpc_port());
+  EXPECT_EQ(embed(client, {1}, nullptr, 300).error_code(), StatusCode::DEADLINE_EXCEEDED);
+  EXPECT_TRUE(eventually([&] { return engine_.num_aborted() == 1; }));
+  engine_.end_aborted();
 }
 
 }  // namespace
