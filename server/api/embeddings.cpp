@@ -1,14 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /v1/embeddings and /pooling: the vectors of texts, in OpenAI's and vLLM's shapes.
-#include <bit>
 #include <cstdint>
-#include <cstring>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 
 #include "engine/core/config.h"
-#include "engine/tokenizer/text/base64.h"
 #include "server/api/pooled_json.h"
 #include "server/api/pooling_run.h"
 #include "server/api/request_validator.h"
@@ -21,14 +18,6 @@ namespace sluice {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// Little-endian float32, as all clients expect it.
-std::string base64_of(const std::vector<float>& values) {
-  static_assert(std::endian::native == std::endian::little);
-  std::string bytes(values.size() * sizeof(float), '\0');
-  if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
-  return encode_base64(bytes);
-}
 
 Expected<bool> wants_base64(const Json& body) {
   const Json* const format = find_field(body, "encoding_format");
@@ -74,11 +63,13 @@ Expected<bool> wants_every_token(const PoolingInfo& info, const Json& body) {
   const Json* const task = find_field(body, "task");
   if (task == nullptr) return info.type == PoolingType::kEvery;
   if (*task == "token_embed" && !info.is_classifier) return true;
-  if (*task == "embed" && !info.is_classifier) return false;
+  const bool has_vectors = !info.is_classifier && info.type != PoolingType::kEvery;
+  if (*task == "embed" && has_vectors) return false;
   if (*task == "classify" && info.is_classifier) return false;
-  return invalid("task must be " +
-                     std::string(info.is_classifier ? "\"classify\"" : "\"embed\" or \"token_embed\"") +
-                     " with this model, got " + show_value(*task) + ".",
+  const std::string known = info.is_classifier ? "\"classify\""
+                            : has_vectors      ? "\"embed\" or \"token_embed\""
+                                               : "\"token_embed\"";
+  return invalid("task must be " + known + " with this model, got " + show_value(*task) + ".",
                  "task");
 }
 

@@ -24,7 +24,8 @@ enum class Endpoint : uint16_t {
   kRerank = 128,     // Jina's, Cohere's and TEI's
   kScore = 256,
   kClassify = 512,
-  kTei = 1024,  // TEI's other endpoints
+  kTei = 1024,        // TEI's other endpoints
+  kCohereEmbed = 2048,  // Cohere's /v2/embed
 };
 
 }  // namespace sluice

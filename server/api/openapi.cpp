@@ -139,11 +139,14 @@ void write_request_schema(JsonWriter& json,
                           const Config& config,
                           const SamplingParams& defaults) {
   json.open_object().key("type").string("object");
+  const bool has_texts = endpoint == Endpoint::kCohereEmbed;
   const bool has_choice = endpoint == Endpoint::kEmbeddings || endpoint == Endpoint::kClassify;
   if (endpoint == Endpoint::kTokenize) {
     json.raw(R"("anyOf":[{"required":["messages"]},{"required":["prompt"]}])");
   } else if (has_choice) {
     json.raw(R"("anyOf":[{"required":["messages"]},{"required":["input"]}])");
+  } else if (has_texts) {
+    json.raw(R"("anyOf":[{"required":["texts"]},{"required":["inputs"]}])");
   } else if (endpoint != Endpoint::kScore) {
     json.raw(R"("required":[")" + std::string(required_field(endpoint)) + "\"]");
   }
@@ -203,6 +206,8 @@ void write_component_schemas(JsonWriter& json,
   write_request_schema(json, Endpoint::kScore, config, defaults);
   json.key("ClassifyRequest");
   write_request_schema(json, Endpoint::kClassify, config, defaults);
+  json.key("CohereEmbedRequest");
+  write_request_schema(json, Endpoint::kCohereEmbed, config, defaults);
   json.key("TeiRequest");
   write_request_schema(json, Endpoint::kTei, config, defaults);
   json.key("TokenizeRequest");
@@ -241,8 +246,10 @@ constexpr Body kBodies[] = {
     {"/v1/score", "ScoreRequest", "", false},
     {"/score", "ScoreRequest", "", false},
     {"/classify", "ClassifyRequest", "", false},
+    {"/v2/embed", "CohereEmbedRequest", "", false},
     {"/embed", "TeiRequest", "", false},
     {"/embed_all", "TeiRequest", "", false},
+    {"/similarity", "TeiRequest", "", false},
     {"/predict", "TeiRequest", "", false},
     {"/tokenize", "TokenizeRequest", "", false},
     {"/detokenize", "DetokenizeRequest", "", false},

@@ -78,9 +78,17 @@ Expected<PoolingInfo> pooling_of(const ValidationContext& context, PooledKind wa
                       "model");
   }
   const PoolingInfo& info = *context.model.pooling;
-  if (wanted == PooledKind::kVectors && info.is_classifier) {
+  const bool wants_vectors = wanted == PooledKind::kVectors || wanted == PooledKind::kTokens;
+  if (wants_vectors && info.is_classifier) {
     return make_error(ErrorCode::kUnsupported,
                       "The model `" + name + "` makes scores and no vectors of texts.",
+                      "model");
+  }
+  if (wanted == PooledKind::kVectors && info.type == PoolingType::kEvery) {
+    return make_error(ErrorCode::kUnsupported,
+                      "The model `" + name +
+                          "` makes a vector of each token and none of a text; /pooling has them, "
+                          "and /score compares texts by them.",
                       "model");
   }
   if (wanted == PooledKind::kScores && !info.is_classifier) {

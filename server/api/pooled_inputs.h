@@ -39,7 +39,8 @@ struct InputRules {
   std::string param;        // the field with the texts, for errors
 };
 
-enum class PooledKind : uint8_t { kVectors, kScores, kAny };
+// kVectors: one of each text; kTokens: one of each token, which models of the former make too.
+enum class PooledKind : uint8_t { kVectors, kTokens, kScores, kAny };
 
 // Returns how the model pools; kUnsupported: it generates tokens, or makes scores where vectors are
 // wanted, or the other way round.

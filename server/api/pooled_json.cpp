@@ -2,38 +2,49 @@
 #include "server/api/pooled_json.h"
 
 #include <algorithm>
+#include <bit>
+#include <cstring>
 #include <nlohmann/json.hpp>
-#include <string>
 
+#include "engine/tokenizer/text/base64.h"
 #include "server/json/json_fields.h"
 
 namespace sluice {
 
-Expected<int32_t> read_dimensions(const PoolingInfo& info, const nlohmann::ordered_json& body) {
-  SLUICE_TRY(const auto wanted, read_integer(body, "dimensions", 1, info.width));
+Expected<int32_t> read_dimensions(const PoolingInfo& info,
+                                  const nlohmann::ordered_json& body,
+                                  const std::string& name) {
+  SLUICE_TRY(const auto wanted, read_integer(body, name, 1, info.width));
   if (!wanted) return 0;
   const auto dimensions = static_cast<int32_t>(*wanted);
   if (info.is_classifier) {
-    return invalid("dimensions is for vectors, and this model makes scores.", "dimensions");
+    return invalid(name + " is for vectors, and this model makes scores.", name);
   }
   if (!info.is_matryoshka) {
     return invalid(
-        "This model's vectors are not made to be cut, so dimensions is not supported; "
-        "--hf-overrides '{\"is_matryoshka\": true}' allows it.",
-        "dimensions");
+        "This model's vectors are not made to be cut, so " + name +
+            " is not supported; --hf-overrides '{\"is_matryoshka\": true}' allows it.",
+        name);
   }
   const auto& trained = info.matryoshka_dimensions;
   if (!trained.empty() && std::ranges::find(trained, dimensions) == trained.end()) {
     std::string list;
     for (const int32_t each : trained) list += (list.empty() ? "" : ", ") + std::to_string(each);
-    return invalid("dimensions must be one of " + list + ", got " + std::to_string(dimensions) + ".",
-                   "dimensions");
+    return invalid(
+        name + " must be one of " + list + ", got " + std::to_string(dimensions) + ".", name);
   }
   return dimensions;
 }
 
 size_t vector_width(const PoolingInfo& info, const PoolingParams& params) {
   return static_cast<size_t>(params.dimensions > 0 ? params.dimensions : info.width);
+}
+
+std::string base64_of(const std::vector<float>& values) {
+  static_assert(std::endian::native == std::endian::little);
+  std::string bytes(values.size() * sizeof(float), '\0');
+  if (!values.empty()) std::memcpy(bytes.data(), values.data(), bytes.size());
+  return encode_base64(bytes);
 }
 
 void write_vector(JsonWriter& json, std::span<const float> vector) {

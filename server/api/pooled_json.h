@@ -5,6 +5,8 @@
 #include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <span>
+#include <string>
+#include <vector>
 
 #include "engine/core/pooling.h"
 #include "engine/core/status.h"
@@ -12,13 +14,17 @@
 
 namespace sluice {
 
-// Reads `dimensions`; 0: all. kInvalidArgument: more than there are, or the model's vectors are not
-// made to be cut.
+// Reads `name`, the elements wanted; 0: all. kInvalidArgument: more than there are, or the model's
+// vectors are not made to be cut.
 [[nodiscard]] Expected<int32_t> read_dimensions(const PoolingInfo& info,
-                                                const nlohmann::ordered_json& body);
+                                                const nlohmann::ordered_json& body,
+                                                const std::string& name = "dimensions");
 
 // Elements of one vector of the answer.
 [[nodiscard]] size_t vector_width(const PoolingInfo& info, const PoolingParams& params);
+
+// Little-endian float32, as all clients expect it.
+[[nodiscard]] std::string base64_of(const std::vector<float>& values);
 
 void write_vector(JsonWriter& json, std::span<const float> vector);
 // Writes a list of vectors of `width` that lie behind each other.

@@ -20,7 +20,8 @@ constexpr Endpoint kVectors = Endpoint::kEmbeddings;
 constexpr Endpoint kRanks = Endpoint::kRerank;
 constexpr Endpoint kScoring = joined(Endpoint::kScore, Endpoint::kClassify);
 constexpr Endpoint kVllm = joined(kVectors, joined(kRanks, kScoring));
-constexpr Endpoint kEveryEndpoint = joined(kVllm, Endpoint::kTei);
+constexpr Endpoint kCohere = Endpoint::kCohereEmbed;
+constexpr Endpoint kEveryEndpoint = joined(kVllm, joined(kCohere, Endpoint::kTei));
 
 constexpr std::string_view kString = R"("type":"string")";
 constexpr std::string_view kSwitchValue = R"("type":"boolean")";
@@ -39,6 +40,13 @@ constexpr std::string_view kTextObjects =
     R"("required":["text"]}]})";
 constexpr std::string_view kOneOrManyTexts =
     R"("anyOf":[{"type":"string"},{"type":"array","minItems":1}])";
+constexpr std::string_view kTextParts =
+    R"("type":"array","minItems":1,"items":{"type":"object","required":["content"]})";
+constexpr std::string_view kVectorTypes =
+    R"("type":"array","minItems":1,"items":{"enum":["float","int8","uint8","binary","ubinary","base64"]})";
+constexpr std::string_view kTextsOrPairs =
+    R"("anyOf":[{"type":"string"},{"type":"array","minItems":1},{"type":"object",)"
+    R"("required":["source_sentence","sentences"]}])";
 constexpr std::string_view kCutSide = R"("enum":["left","right","Left","Right"])";
 
 bool no_value(const Json&) { return false; }
@@ -80,7 +88,7 @@ constexpr std::array kRows = {
     taken("truncate_prompt_tokens", kVllm, R"("type":"integer","minimum":-1)"),
     taken("truncation_side", kVllm, kCutSide),
     taken("add_special_tokens", kVllm, kSwitchValue),
-    taken("priority", kVllm, R"("type":"integer")"),
+    taken("priority", joined(kVllm, kCohere), R"("type":"integer")"),
     taken("cache_salt", kVllm, R"("type":"string","minLength":1,"maxLength":128)"),
     ignored_text("user", kVllm),
     ignored_text("request_id", kVllm),
@@ -92,10 +100,11 @@ constexpr std::array kRows = {
     taken("top_n", kRanks, kZeroOrMore),
     taken("return_documents", kRanks, kSwitchValue),
     taken("max_tokens_per_doc", kRanks, kZeroOrMore),
-    taken("texts", kRanks, kTextList),
+    taken("texts", joined(kRanks, kCohere), kTextList),
     taken("return_text", kRanks, kSwitchValue),
     taken("raw_scores", joined(kRanks, Endpoint::kTei), kSwitchValue),
     taken("truncate", joined(kRanks, Endpoint::kTei), kSwitchValue),
+    taken("truncate", kCohere, R"("enum":["NONE","START","END"])"),
     taken("truncation_direction", joined(kRanks, Endpoint::kTei), kCutSide),
     // Pairs, under vLLM's names.
     taken("queries", Endpoint::kScore, kOneOrManyTexts),
@@ -104,10 +113,17 @@ constexpr std::array kRows = {
     taken("text_2", Endpoint::kScore, kOneOrManyTexts),
     taken("data_1", Endpoint::kScore, kOneOrManyTexts),
     taken("data_2", Endpoint::kScore, kOneOrManyTexts),
+    // Cohere.
+    taken("inputs", kCohere, kTextParts),
+    taken("embedding_types", kCohere, kVectorTypes),
+    taken("output_dimension", kCohere, kOneOrMore),
+    taken("max_tokens", kCohere, kOneOrMore),
+    same_as_none("images", kCohere, no_value, {}),
     // TEI.
-    taken("inputs", Endpoint::kTei, kOneOrManyTexts),
+    taken("inputs", Endpoint::kTei, kTextsOrPairs),
     taken("normalize", Endpoint::kTei, kSwitchValue),
-    // Prompts by name are not put before texts: clients send them.
+    // Prompts by name are not put before texts: clients send them. Cohere's must say one.
+    ignored_text("input_type", kCohere),
     same_as_none("input_type", kVectors, no_value, {}),
     same_as_none("prompt_name", Endpoint::kTei, no_value, {}),
 };

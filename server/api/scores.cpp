@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// POST /v1/rerank and its other names, /score and /classify: how texts belong together and what
-// they are, in the shapes of Jina, Cohere, vLLM and TEI. A model of vectors answers the first two
-// with the cosine of the texts' vectors.
+// POST /v1/rerank and its other names, /score, /similarity and /classify: how texts belong together
+// and what they are, in the shapes of Jina, Cohere, vLLM and TEI. A model of vectors answers all
+// but the last with the cosine of the texts' vectors, or, where each token has one, with their late
+// interaction (ColBERT): the sum, over the query's tokens, of the best product with a token of the
+// document.
 #include <algorithm>
 #include <cmath>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
 #include <span>
@@ -38,6 +41,27 @@ float cosine(std::span<const float> a, std::span<const float> b) {
   }
   const double lengths = std::sqrt(square_a) * std::sqrt(square_b);
   return lengths > 0 ? static_cast<float>(dot / lengths) : 0;
+}
+
+// Products that late interaction may take for one answer: about a second of an I/O thread.
+constexpr int64_t kMostProducts = int64_t{1} << 30;
+
+float late_interaction(std::span<const float> query,
+                       std::span<const float> document,
+                       size_t width) {
+  double sum = 0;
+  for (size_t q = 0; q < query.size(); q += width) {
+    double best = -std::numeric_limits<double>::infinity();
+    for (size_t d = 0; d < document.size(); d += width) {
+      double dot = 0;
+      for (size_t i = 0; i < width; ++i) {
+        dot += static_cast<double>(query[q + i]) * static_cast<double>(document[d + i]);
+      }
+      best = std::max(best, dot);
+    }
+    sum += best;
+  }
+  return static_cast<float>(sum);
 }
 
 // Pairs of texts, and the input that each becomes: one of both, or one of each text where vectors
@@ -78,6 +102,24 @@ Expected<std::vector<std::string>> texts_of(const ValidationContext& context,
   return texts;
 }
 
+// kInvalidArgument: late interaction of these would take too long.
+Expected<void> check_products(const PoolingInfo& info,
+                              const Prompts& prompts,
+                              size_t num_first,
+                              const std::string& param) {
+  if (info.type != PoolingType::kEvery) return {};
+  int64_t products = 0;
+  for (size_t i = num_first; i < prompts.size(); ++i) {
+    const size_t query = prompts[num_first == 1 ? 0 : i - num_first].size();
+    products += static_cast<int64_t>(query * prompts[i].size()) * info.width;
+  }
+  if (products <= kMostProducts) return {};
+  return invalid("The texts would take " + std::to_string(products) +
+                     " products to compare, the most are " + std::to_string(kMostProducts) +
+                     "; send fewer or shorter ones.",
+                 param);
+}
+
 Expected<Prompts> encode_pairs(const ValidationContext& context,
                                const PoolingInfo& info,
                                const InputRules& rules,
@@ -91,6 +133,7 @@ Expected<Prompts> encode_pairs(const ValidationContext& context,
         prompts.push_back(std::move(ids));
       }
     }
+    SLUICE_TRY_VOID(check_products(info, prompts, pairs.first.size(), rules.param));
     return prompts;
   }
   for (size_t i = 0; i < pairs.second.size(); ++i) {
@@ -113,7 +156,10 @@ std::vector<float> scores_of(const PoolingInfo& info,
   }
   for (size_t i = num_first; i < vectors.size(); ++i) {
     const size_t first = num_first == 1 ? 0 : i - num_first;
-    scores.push_back(cosine(vectors[first], vectors[i]));
+    scores.push_back(info.type == PoolingType::kEvery
+                         ? late_interaction(
+                               vectors[first], vectors[i], static_cast<size_t>(info.width))
+                         : cosine(vectors[first], vectors[i]));
   }
   return scores;
 }
@@ -350,7 +396,45 @@ Expected<DecodedPooledRequest> decode_classify(const ValidationContext& context,
       [info](const PooledAnswer& answer) { return classify_json(answer, info); }};
 }
 
+// --- TEI's similarity ------------------------------------------------------------------------
+
+// `inputs`: {"source_sentence": ..., "sentences": [...]}.
+Expected<DecodedPooledRequest> decode_similarity(const ValidationContext& context,
+                                                 Exchange& exchange) {
+  SLUICE_TRY(Json body, parse_body(exchange.request.body, context.config.max_json_depth));
+  SLUICE_TRY_VOID(check_parameters(body, Endpoint::kTei, exchange.ignored));
+  SLUICE_TRY(const PoolingInfo info, pooling_of(context, PooledKind::kTokens));
+  const Json* const inputs = find_field(body, "inputs");
+  const bool is_object = inputs != nullptr && inputs->is_object();
+  const Json* const source = is_object ? find_field(*inputs, "source_sentence") : nullptr;
+  const Json* const sentences = is_object ? find_field(*inputs, "sentences") : nullptr;
+  if (source == nullptr || sentences == nullptr || !sentences->is_array()) {
+    return invalid("inputs must have a source_sentence and a list of sentences.", "inputs");
+  }
+  Pairs pairs;
+  SLUICE_TRY(std::string first, text_of(*source, "inputs.source_sentence", "inputs"));
+  pairs.first.push_back(std::move(first));
+  SLUICE_TRY(pairs.second, texts_of(context, *sentences, "inputs"));
+  SLUICE_TRY(const InputRules rules, read_input_rules(context, info, body, "inputs"));
+  SLUICE_TRY(Prompts prompts, encode_pairs(context, info, rules, pairs));
+  SLUICE_TRY(PooledRequest request, make_pooled_request(context, body, {}, std::move(prompts)));
+  return DecodedPooledRequest{std::move(request), [info](const PooledAnswer& answer) {
+                                std::string out;
+                                JsonWriter json(out);
+                                json.open_array();
+                                for (const float score : scores_of(info, answer.vectors, 1)) {
+                                  json.number(score);
+                                }
+                                json.close_array();
+                                return out;
+                              }};
+}
+
 }  // namespace
+
+void handle_tei_similarity(FrontEnd& front_end, Exchange exchange) {
+  start_pooling(front_end, std::move(exchange), decode_similarity);
+}
 
 void handle_rerank(FrontEnd& front_end, Exchange exchange) {
   start_pooling(front_end, std::move(exchange), decode_rerank);

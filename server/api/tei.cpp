@@ -34,7 +34,8 @@ Expected<DecodedPooledRequest> decode_embed(const ValidationContext& context,
                                             Exchange& exchange,
                                             bool every_token) {
   SLUICE_TRY(const Json body, read_body(context, exchange));
-  SLUICE_TRY(const PoolingInfo info, pooling_of(context, PooledKind::kVectors));
+  const PooledKind kind = every_token ? PooledKind::kTokens : PooledKind::kVectors;
+  SLUICE_TRY(const PoolingInfo info, pooling_of(context, kind));
   PoolingParams params;
   params.every_token = every_token;
   // TEI's /embed_all gives states as they are.

@@ -84,8 +84,16 @@ const EXAMPLES = {
     "Returns the probability of each of the model's labels.",
     { model: "MODEL", input: TEXTS },
   ],
+  "post /v2/embed": [
+    "Makes a vector of each text, as floats or smaller numbers, in Cohere's form.",
+    { model: "MODEL", texts: TEXTS, input_type: "search_document", embedding_types: ["float"] },
+  ],
   "post /embed": ["Makes a vector of each text, in the form of other servers.", { inputs: TEXTS }],
   "post /embed_all": ["Makes a vector of each token of each text.", { inputs: TEXTS }],
+  "post /similarity": [
+    "Returns how near each of some texts is to one, by their vectors.",
+    { inputs: { source_sentence: TEXTS[0], sentences: TEXTS } },
+  ],
   "post /predict": ["Returns the probability of each of the model's labels.", { inputs: TEXTS }],
   "get /info": ["Describes the model, for clients of servers of embeddings."],
   "post /tokenize": ["Splits a text into tokens.", { model: "MODEL", prompt: "Hello, world" }],

@@ -94,9 +94,10 @@ static int one_input(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
   auto body = parse_json(text, pooled_context().config.max_json_depth);
   if (!body || !body->is_object()) return 0;
-  constexpr Endpoint kEndpoints[] = {Endpoint::kEmbeddings, Endpoint::kRerank, Endpoint::kScore};
+  constexpr Endpoint kEndpoints[] = {
+      Endpoint::kEmbeddings, Endpoint::kRerank, Endpoint::kScore, Endpoint::kCohereEmbed};
   IgnoredArguments ignored(UnknownArguments::kIgnore);
-  const auto checked = check_parameters(*body, kEndpoints[data[0] % 3], ignored);
+  const auto checked = check_parameters(*body, kEndpoints[data[0] % 4], ignored);
   check_header_value(ignored);
   if (checked) {
     read(*body);

@@ -73,15 +73,26 @@ def check_scores(name, *flags):
     return server
 
 
+def check_late_interaction():
+    golden = json.loads((GOLDENS / "bert-colbert.json").read_text())
+    server = Server(BINARY, str(GOLDENS / "bert-colbert"), "--kv-cache-dtype", "float32")
+    body = post(server, "/pooling", {"input": golden["texts"], "truncate_prompt_tokens": -1})
+    check_close([sum(row["data"], []) for row in body["data"]], golden["vectors"])
+    for (query, document), score in zip(golden["pairs"], golden["scores"]):
+        found = post(server, "/score", {"queries": query, "documents": document, "truncate_prompt_tokens": -1})
+        assert abs(found["data"][0]["score"] - score) <= 1e-5 * max(1, abs(score)), (found, score)
+
+
 def check_page(server):
     """The blocks of Python on the page, word by word."""
     python = os.environ.get("SLUICE_TEST_PYTHON", sys.executable)
     blocks = re.findall(r"^```python\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
     assert len(blocks) >= 2
-    head = f"BASE, MODEL = 'http://127.0.0.1:{server.port}/v1', {server.model!r}\n"
+    root = f"http://127.0.0.1:{server.port}"
+    head = f"ROOT, BASE, MODEL = {root!r}, {root + '/v1'!r}, {server.model!r}\n"
     tail = "\nassert len(vectors) == 2 and all(len(vector) == 32 for vector in vectors)\n"
     for block in blocks:
-        package = re.search(r"^from (\w+)", block, re.M).group(1)
+        package = re.search(r"^(?:from|import) (\w+)", block, re.M).group(1)
         if subprocess.run([python, "-c", f"import {package}"], stderr=subprocess.DEVNULL,
                           check=False).returncode != 0:
             print(f"   skipped: SLUICE_TEST_PYTHON has no {package}")
@@ -105,9 +116,10 @@ def main():
     check_page(server)
     check_load(server)
     post(server, "/rerank", {"query": "a cat", "documents": ["the cat sat on the mat", "rain falls"]})
-    for name in ("bert-mean", "bert-cls", "xlm-roberta-cls"):
+    for name in ("bert-mean", "bert-cls", "xlm-roberta-cls", "modernbert-mean"):
         check_vectors(name)
-    for name in ("bert-rerank", "xlm-roberta-rerank"):
+    check_late_interaction()
+    for name in ("bert-rerank", "xlm-roberta-rerank", "modernbert-rerank"):
         check_scores(name)
     check_scores("qwen3-rerank", "--convert", "classify")
     print("vectors, base64, the page: as they should be")

@@ -184,6 +184,25 @@ TEST_F(Embeddings, ARequestMayHaveManyTextsAndNoMoreThanTheKnobSays) {
   EXPECT_EQ(refused(kPath, {{"input", texts}}), "input");
 }
 
+// A million lines, or ids, end at the limits, and at once.
+TEST_F(Embeddings, AMillionLinesAreRefusedByTheKnobAndAMillionIdsByTheModel) {
+  const std::string lines(R"("a line",)");
+  std::string texts = R"({"input":[)";
+  std::string ids = R"({"input":[)";
+  for (int i = 0; i < 1'000'000; ++i) {
+    texts += lines;
+    ids += "7,";
+  }
+  for (std::string* body : {&texts, &ids}) {
+    body->pop_back();
+    *body += "]}";
+    const HttpReply reply = post(kPath, *body);
+    EXPECT_EQ(reply.status, 400) << reply.body.substr(0, 300);
+    EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "input");
+  }
+  ok(kPath, {{"input", "a"}});
+}
+
 // The engine's queue is never filled by one request: others find room between its texts.
 TEST_F(Embeddings, AWindowOfTextsIsSubmittedAndAFullQueueIsWaitedFor) {
   engine_.set_queue_limit(5);
@@ -232,6 +251,14 @@ TEST_F(Embeddings, TeisShapes) {
   EXPECT_EQ(ok("/embed_all", {{"inputs", "a"}}),
             Json::array({Json::array({vector_of("a"), vector_of("a")})}));
   EXPECT_EQ(refused("/embed", {{"inputs", std::string(100, 'x')}}), "inputs");
+  const Json near = ok("/similarity",
+                       {{"inputs", {{"source_sentence", "ab"}, {"sentences", {"ab", "zz"}}}}});
+  ASSERT_EQ(near.size(), 2U);
+  EXPECT_NEAR(near[0].get<double>(), 1, 1e-6);
+  EXPECT_LT(near[1].get<double>(), 1);
+  for (const Json& wrong : {Json("a"), Json{{"source_sentence", "a"}}, Json{{"sentences", {"a"}}}}) {
+    EXPECT_EQ(refused("/similarity", {{"inputs", wrong}}), "inputs") << wrong;
+  }
   ok("/embed", {{"inputs", std::string(100, 'x')}, {"truncate", true}});
   const Json told = Json::parse(get("/info").body);
   EXPECT_EQ(told["model_type"]["embedding"]["pooling"], "last");
@@ -241,6 +268,65 @@ TEST_F(Embeddings, TeisShapes) {
   EXPECT_EQ(labels[0]["label"], "bad");
   EXPECT_EQ(labels[0]["score"], 0.97);
   EXPECT_EQ(ok("/predict", {{"inputs", Json::array({Json{"a"}, Json{"a", "b"}})}}).size(), 2U);
+}
+
+TEST_F(Embeddings, CoheresShape) {
+  constexpr const char* kCohere = "/v2/embed";
+  info().width = 4;
+  const Json asked = {{"model", "fake"},
+                      {"texts", {"ab", "c"}},
+                      {"input_type", "search_document"},
+                      {"embedding_types",
+                       {"float", "int8", "uint8", "binary", "ubinary", "base64"}}};
+  const Json body = ok(kCohere, asked);
+  EXPECT_EQ(body["response_type"], "embeddings_by_type");
+  EXPECT_EQ(body["texts"], (Json{"ab", "c"}));
+  EXPECT_EQ(body["meta"]["billed_units"]["input_tokens"], 5);
+  const Json& types = body["embeddings"];
+  EXPECT_EQ(types.size(), 6U);
+  EXPECT_EQ(types["float"], Json::array({vector_of("ab"), vector_of("c")}));
+  EXPECT_EQ(types["int8"][0], (Json{127, 127, 127, 64}));  // what is above 1 is cut
+  EXPECT_EQ(types["uint8"][0], (Json{255, 255, 255, 192}));
+  EXPECT_EQ(types["ubinary"][0], Json{0xF0});
+  EXPECT_EQ(types["binary"][0], Json{0xF0 - 128});
+  const auto bytes = decode_base64(types["base64"][1].get<std::string>());
+  ASSERT_TRUE(bytes && bytes->size() == 16);
+
+  const Json parts = {{"content", {{{"type", "text"}, {"text", "a"}}, {{"type", "text"}, {"text", "b"}}}}};
+  const Json joined = ok(kCohere, {{"inputs", Json::array({parts})}});
+  EXPECT_EQ(joined["embeddings"], (Json{{"float", Json::array({vector_of("ab")})}}));
+}
+
+TEST_F(Embeddings, CoheresTextsAreCutWhereAsked) {
+  constexpr const char* kCohere = "/v2/embed";
+  const std::string text = std::string(80, 'x') + "yz";
+  const auto vector = [&](const char* side) {
+    return ok(kCohere, {{"texts", {text}}, {"truncate", side}})["embeddings"]["float"][0];
+  };
+  EXPECT_EQ(vector("END"), (Json{64.0, 258.0, 120.0, 0.5}));
+  EXPECT_EQ(vector("START"), (Json{64.0, 258.0, 122.0, 0.5}));
+  ok(kCohere, {{"texts", {text}}});  // as Cohere does
+  EXPECT_EQ(refused(kCohere, {{"texts", {text}}, {"truncate", "NONE"}}), "texts");
+  EXPECT_EQ(ok(kCohere, {{"texts", {text}}, {"max_tokens", 10}})["embeddings"]["float"][0][0], 10.0);
+}
+
+TEST_F(Embeddings, WhatCohereCannotBeAskedIsNamed) {
+  constexpr const char* kCohere = "/v2/embed";
+  EXPECT_EQ(refused(kCohere, Json::object()), "texts");
+  EXPECT_EQ(refused(kCohere, {{"texts", "a"}}), "texts");
+  EXPECT_EQ(refused(kCohere, {{"texts", {"a", ""}}}), "texts");
+  EXPECT_EQ(refused(kCohere, {{"texts", {"a", 7}}}), "texts");
+  EXPECT_EQ(refused(kCohere, {{"texts", {"a"}}, {"inputs", {"a"}}}), "texts");
+  EXPECT_EQ(refused(kCohere, {{"inputs", {"a"}}}), "inputs");
+  EXPECT_EQ(refused(kCohere, {{"texts", {"a"}}, {"truncate", "MIDDLE"}}), "truncate");
+  EXPECT_EQ(refused(kCohere, {{"texts", {"a"}}, {"embedding_types", {"int4"}}}), "embedding_types");
+  EXPECT_EQ(refused(kCohere, {{"texts", {"a"}}, {"embedding_types", Json::array()}}),
+            "embedding_types");
+  EXPECT_EQ(refused(kCohere, {{"texts", {"a"}}, {"output_dimension", 2}}), "output_dimension");
+  EXPECT_EQ(refused(kCohere, {{"texts", {"a"}}, {"images", {"data:..."}}}), "images");
+  info().is_matryoshka = true;
+  const Json cut = ok(kCohere, {{"texts", {"a"}}, {"output_dimension", 2}});
+  EXPECT_EQ(cut["embeddings"]["float"][0].size(), 2U);
 }
 
 TEST_F(Embeddings, DocumentsAreRankedByTheirScores) {
@@ -275,6 +361,35 @@ TEST_F(Embeddings, VectorsAreComparedByTheirCosine) {
   EXPECT_NEAR(pairs["data"][1]["score"].get<double>(), 1, 1e-6);
   EXPECT_EQ(refused("/score", {{"queries", {"a", "b"}}, {"documents", {"a", "b", "c"}}}),
             "documents");
+}
+
+TEST_F(Embeddings, TokensAreComparedByLateInteraction) {
+  info().type = PoolingType::kEvery;
+  const Json body = ok("/pooling", {{"input", "ab"}});
+  const Json& tokens = body["data"][0]["data"];
+  ASSERT_EQ(tokens.size(), 3U);
+  double wanted = 0;
+  for (const Json& query : tokens) {
+    double best = 0;
+    for (const Json& each : tokens) {
+      double dot = 0;
+      for (size_t i = 0; i < 4; ++i) dot += query[i].get<double>() * each[i].get<double>();
+      best = std::max(best, dot);
+    }
+    wanted += best;
+  }
+  const Json scored = ok("/score", {{"queries", "ab"}, {"documents", {"ab", "ab"}}});
+  ASSERT_EQ(scored["data"].size(), 2U);
+  EXPECT_NEAR(scored["data"][0]["score"].get<double>(), wanted, 1e-6 * wanted);
+  EXPECT_EQ(ok("/rerank", {{"query", "a"}, {"documents", {"b", "c"}}})["results"].size(), 2U);
+  EXPECT_EQ(refused(kPath, {{"input", "a"}}), "model");
+  EXPECT_EQ(refused("/embed", {{"inputs", "a"}}), "model");
+  EXPECT_EQ(refused("/v2/embed", {{"texts", {"a"}}}), "model");
+  EXPECT_EQ(refused("/pooling", {{"input", "a"}, {"task", "embed"}}), "task");
+  ok("/embed_all", {{"inputs", "a"}});
+  info().width = 1 << 20;
+  const std::string text(60, 'x');
+  EXPECT_EQ(refused("/score", {{"queries", text}, {"documents", {text}}}), "documents");
 }
 
 TEST_F(Embeddings, LabelsAreNamed) {

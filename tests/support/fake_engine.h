@@ -338,8 +338,10 @@ class FakeEngine : public Engine {
                                        0.5F};
     const auto kept =
         static_cast<size_t>(request.pooling->dimensions > 0 ? request.pooling->dimensions : 4);
+    const bool is_each =
+        request.pooling->every_token || model_.pooling->type == PoolingType::kEvery;
     std::vector<float> all;
-    for (size_t i = 0; i < (request.pooling->every_token ? prompt.size() : 1); ++i) {
+    for (size_t i = 0; i < (is_each ? prompt.size() : 1); ++i) {
       all.insert(all.end(), vector.begin(), vector.begin() + static_cast<ptrdiff_t>(kept));
     }
     return all;
