@@ -12,7 +12,7 @@ import sys
 CASES = {}
 URL, WORK = "", pathlib.Path()
 MODEL, OPENAI = "scripted", {}  # the server in the words of OpenAI's client
-MODULES = ("cases_coding", "cases_tools", "cases_sdks", "cases_frameworks")
+MODULES = ("cases_coding", "cases_tools", "cases_retrieval", "cases_sdks", "cases_frameworks")
 
 
 def version_of(package):

@@ -32,7 +32,10 @@ CLIENTS = {
     "harness": ["lm_eval"],
     "crewai": ["crewai"],
     "aider": ["aider-chat"],
+    "retrieval": ["openai-embeddings", "cohere", "langchain-embeddings",
+                  "llama-index-embeddings-openai-like", "huggingface_hub"],
 }
+VECTORS = HERE.parent / "golden/embeddings/bert-mean"  # the model of the clients of "retrieval"
 SECONDS = 300
 
 
@@ -59,16 +62,22 @@ def run_client(python, client, server, folder):
     return versions[0] if versions else "?", "" if passed else ran.stdout + ran.stderr
 
 
+def start_server(binary, client, folder):
+    if client in CLIENTS["retrieval"]:
+        return Server(binary, str(VECTORS), "--served-model-name", "scripted", "--kv-cache-dtype", "float32")
+    write_model(folder / "scripted.gguf", scripts_for(str(folder / "work")))
+    return Server(binary, str(folder / "scripted.gguf"), "--tool-call-parser", "hermes",
+                  "--served-model-name", "scripted", "--kv-cache-memory", "268435456",
+                  "--enable-tokenizer-info-endpoint")
+
+
 def run_one(binary, python, client):
     """One row; the folder is in the script, so each client has a server of its own."""
     started = time.monotonic()
     with tempfile.TemporaryDirectory() as name:
         folder = pathlib.Path(name)
         (folder / "home").mkdir()
-        write_model(folder / "scripted.gguf", scripts_for(str(folder / "work")))
-        server = Server(binary, str(folder / "scripted.gguf"), "--tool-call-parser", "hermes",
-                        "--served-model-name", "scripted", "--kv-cache-memory", "268435456",
-                        "--enable-tokenizer-info-endpoint")
+        server = start_server(binary, client, folder)
         try:
             version, wrong = run_client(python, client, server, folder)
         finally:
