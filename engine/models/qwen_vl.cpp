@@ -43,7 +43,7 @@ constexpr RequiredNumber kQwen3VlMoeRequired[] = {{"decoder_sparse_step", 1}};
 
 constexpr std::string_view kQwen2HfKeys[] = {"use_sliding_window"};
 
-constexpr std::string_view kQwen3MoeHfKeys[] = {"num_experts",
+constexpr std::string_view kQwen3VlMoeHfKeys[] = {"num_experts",
                                                 "num_experts_per_tok",
                                                 "moe_intermediate_size",
                                                 "norm_topk_prob",
@@ -133,6 +133,6 @@ const ModelSpec kQwen3VlMoeFileSpec = {.files = {.gguf = "qwen3vlmoe",
                                                  .class_name = "Qwen3MoeForCausalLM"},
                                        .configure = configure_qwen3_vl_moe,
                                        .build = build_decoder,
-                                       .hf_keys = kQwen3MoeHfKeys};
+                                       .hf_keys = kQwen3VlMoeHfKeys};
 
 }  // namespace sluice
