@@ -32,6 +32,10 @@ class Communicator {
   // may still read the previous part, which must stay unchanged.
   virtual std::span<const std::byte* const> all_gather(std::span<const std::byte> part) = 0;
 
+  // Where this rank keeps a digest of what must be equal on all ranks: each all_gather() compares
+  // it, and fails if it differs. Null: nothing is compared.
+  [[nodiscard]] virtual uint64_t* state() { return nullptr; }
+
   // Any thread: all_gather() of every rank returns at once from now on, those under way included.
   virtual void fail() = 0;
   [[nodiscard]] virtual bool has_failed() const = 0;
@@ -57,6 +61,9 @@ struct RankGroups {
   // Returns `size` communicators, in order.
   std::function<std::vector<std::unique_ptr<Communicator>>(int32_t size)> on_cpu;
   std::function<Expected<ConnectRanks>()> on_devices;
+  // Returns what rank 0 uses instead of its end of an exchange with other processes; null: that
+  // itself.
+  std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> around_nodes = {};
 };
 
 // Waits until `word` is not `old`: spins for at most about 20 us, then parks until it is notified.

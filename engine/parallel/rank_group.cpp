@@ -7,6 +7,7 @@
 #include <array>
 
 #include "engine/core/log.h"
+#include "engine/core/node_watch.h"
 #include "engine/parallel/group_handshake.h"
 
 namespace sluice {
@@ -27,6 +28,7 @@ constexpr size_t kMostReason = 1000;  // bytes
 // Sent on the connection for life.
 enum class Word : uint8_t {
   kAlive = 1,
+  kLeaving = 2,  // a follower asks for the end of the group
   kEnd = 0x5a,
   kFailed = 0x3c,  // a reason follows, up to the end of the connection
 };
@@ -309,6 +311,25 @@ void RankGroup::fail(const std::string& why) {
   log_event(LogLevel::kError, "rank_group_failed", "rank", options_.rank, "reason", why);
 }
 
+void RankGroup::fail_changed(int32_t rank, uint64_t exchange) {
+  fail("rank " + std::to_string(rank) + ": its part of exchange " + std::to_string(exchange) +
+       " is not what it sent");
+}
+
+bool RankGroup::agree(std::span<const uint64_t> states, uint64_t exchange) {
+  const auto differs = [&](uint64_t state) { return state != states.front(); };
+  if (std::ranges::none_of(states, differs)) return true;
+  const uint64_t most = *std::ranges::max_element(
+      states, {}, [&](uint64_t state) { return std::ranges::count(states, state); });
+  const auto odd = std::ranges::find_if(states, [&](uint64_t state) { return state != most; });
+  const auto other = std::ranges::find(states, most);
+  fail("rank " + std::to_string(odd - states.begin()) + ": what it computed before exchange " +
+       std::to_string(exchange) + " differs from what rank " +
+       std::to_string(other - states.begin()) +
+       " computed: its memory, its processor or its link changed a word");
+  return false;
+}
+
 std::string RankGroup::why() const {
   const std::scoped_lock lock(mutex_);
   return why_;
@@ -336,6 +357,9 @@ void RankGroup::take_words(Member& member, std::span<const std::byte> words) {
       if (member.reason.size() < kMostReason) member.reason += static_cast<char>(character);
     } else if (character == static_cast<uint8_t>(Word::kFailed)) {
       member.is_failing = true;
+    } else if (character == static_cast<uint8_t>(Word::kLeaving)) {
+      log_event(LogLevel::kInfo, "rank_leaves", "rank", member.rank);
+      ask_nodes_to_end();
     } else if (character == static_cast<uint8_t>(Word::kEnd)) {
       has_ended_ = true;
       member.data->close_now();  // under whoever waits for a job
@@ -346,6 +370,7 @@ void RankGroup::take_words(Member& member, std::span<const std::byte> words) {
 void RankGroup::watch(const std::stop_token& stop) {
   std::vector<Clock::time_point> heard(members_.size(), Clock::now());
   auto beat = Clock::now();
+  bool has_asked = rank() == 0;
   while (!stop.stop_requested()) {
     if (has_failed() || has_ended()) {
       poll(nullptr, 0, 50);
@@ -357,6 +382,9 @@ void RankGroup::watch(const std::stop_token& stop) {
         if (const auto sent = member.life->send_now(bytes_of(Word::kAlive)); !sent) continue;
       }
       beat = Clock::now() + kBeat;
+    }
+    if (!has_asked && are_nodes_asked_to_end()) {
+      has_asked = members_.front().life->send_now(bytes_of(Word::kLeaving)).value_or(0) > 0;
     }
     std::array<pollfd, 8> waits{};
     for (size_t i = 0; i < members_.size(); ++i) {

@@ -73,6 +73,12 @@ class RankGroup {
   // Any thread. The first reason stays; the log and the other ranks have it.
   void fail(const std::string& why);
 
+  // Fails because a rank's part of an exchange is not what it sent.
+  void fail_changed(int32_t rank, uint64_t exchange);
+  // Whether the ranks' states (Communicator::state()) of an exchange are equal. If not, fails and
+  // names a rank whose state is not that of most; of two ranks, rank 1.
+  bool agree(std::span<const uint64_t> states, uint64_t exchange);
+
   [[nodiscard]] bool has_failed() const { return has_failed_.load(); }
 
   [[nodiscard]] std::string why() const;

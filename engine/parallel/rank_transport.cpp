@@ -97,9 +97,9 @@ int64_t rank_transport_bytes(int32_t size, int64_t part_bytes) {
   return std::max(stream_rank_bytes(size, part_bytes), shared_rank_bytes(size, part_bytes));
 }
 
-Expected<std::unique_ptr<Communicator>> connect_processes(RankGroup& group,
-                                                          const std::string& transport,
-                                                          int64_t part_bytes) {
+Expected<RankTransport> connect_processes(RankGroup& group,
+                                          const std::string& transport,
+                                          int64_t part_bytes) {
   Segment segment;
   std::string why;
   if (transport != "tcp") {
@@ -115,14 +115,13 @@ Expected<std::unique_ptr<Communicator>> connect_processes(RankGroup& group,
         "--kv-transport shm: " + (why.empty() ? "not all ranks share memory with rank 0" : why),
         "kv-transport");
   }
-  log_event(LogLevel::kInfo,
-            "ranks_connected",
-            "by",
-            segment ? "shared memory" : "TCP",
-            "reason",
-            why.empty() ? "--kv-transport " + transport : why);
-  if (!segment) return make_stream_rank(group);
-  return make_shared_rank(group, std::move(segment), part_bytes);
+  RankTransport made = {.rank = nullptr,
+                        .name = std::string(segment ? kSharedMemory : kTcp),
+                        .reason = why.empty() ? "--kv-transport " + transport : why};
+  log_event(LogLevel::kInfo, "ranks_connected", "by", made.name, "reason", made.reason);
+  made.rank =
+      segment ? make_shared_rank(group, std::move(segment), part_bytes) : make_stream_rank(group);
+  return made;
 }
 
 }  // namespace sluice

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <memory>
 #include <string>
+#include <string_view>
 
 #include "engine/core/status.h"
 #include "engine/parallel/parallel.h"
@@ -14,6 +15,15 @@ namespace sluice {
 
 class RankGroup;
 
+inline constexpr std::string_view kTcp = "TCP";
+inline constexpr std::string_view kSharedMemory = "shared memory";
+
+struct RankTransport {
+  std::unique_ptr<Communicator> rank;
+  std::string name;    // one of those above
+  std::string reason;  // for this and not the other
+};
+
 // Bytes that a rank takes for parts of at most `part_bytes`, whatever carries them.
 int64_t rank_transport_bytes(int32_t size, int64_t part_bytes);
 
@@ -21,8 +31,8 @@ int64_t rank_transport_bytes(int32_t size, int64_t part_bytes);
 // anything else. `transport`: auto, shm or tcp (--kv-transport). The group must outlive the
 // result, which has failed if the group has. kUnavailable: the group has failed. kUnsupported: shm,
 // but a rank shares no memory with rank 0.
-Expected<std::unique_ptr<Communicator>> connect_processes(RankGroup& group,
-                                                          const std::string& transport,
-                                                          int64_t part_bytes);
+Expected<RankTransport> connect_processes(RankGroup& group,
+                                          const std::string& transport,
+                                          int64_t part_bytes);
 
 }  // namespace sluice

@@ -4,6 +4,7 @@
 #include <linux/futex.h>
 #include <sys/syscall.h>
 #include <unistd.h>
+#include <xxhash.h>
 
 #include <array>
 #include <atomic>
@@ -28,11 +29,18 @@ constexpr auto kSpin = std::chrono::microseconds(50);
 // How soon a sleeper sees that the group has failed.
 constexpr long kNapNs = 20'000'000;
 
+// What is told of a part in a slot.
+struct PartSign {
+  std::atomic<uint64_t> bytes;
+  std::atomic<uint64_t> hash;   // seeded by the number of the call
+  std::atomic<uint64_t> state;  // of its rank
+};
+
 // What a rank tells the others, in memory of them all.
 struct alignas(128) Sign {
-  std::atomic<uint32_t> number;                     // of its latest part; futex
-  std::atomic<uint32_t> sleepers;                   // ranks that sleep on it, or have died doing so
-  std::array<std::atomic<uint64_t>, kSlots> bytes;  // of its part in each slot
+  std::atomic<uint32_t> number;        // of its latest part; futex
+  std::atomic<uint32_t> sleepers;      // ranks that sleep on it, or have died doing so
+  std::array<PartSign, kSlots> parts;  // by slot
 };
 
 static_assert(std::atomic<uint32_t>::is_always_lock_free &&
@@ -76,16 +84,28 @@ class SharedRank final : public Communicator {
     const size_t slot = number_ % kSlots;
     Sign& own = sign(rank());
     if (!part.empty()) std::memcpy(slot_of(rank(), slot), part.data(), part.size());
-    own.bytes[slot].store(part.size(), std::memory_order_relaxed);
+    own.parts[slot].bytes.store(part.size(), std::memory_order_relaxed);
+    own.parts[slot].hash.store(hash_of(part), std::memory_order_relaxed);
+    own.parts[slot].state.store(state_, std::memory_order_relaxed);
     own.number.store(number_, std::memory_order_seq_cst);
     // Either this rank sees the sleeper, or that sees the number.
     if (own.sleepers.load(std::memory_order_seq_cst) > 0) wake_all(own.number);
+    std::array<uint64_t, kMostRanks> states{};
     for (int32_t other = 0; other < size(); ++other) {
-      if (other != rank() && !await(other, slot, part.size())) return {};
-      parts_[static_cast<size_t>(other)] = slot_of(other, slot);
+      const auto index = static_cast<size_t>(other);
+      // The own part lies where this rank alone writes.
+      parts_[index] = other == rank() ? part.data() : slot_of(other, slot);
+      states[index] = state_;
+      if (other == rank()) continue;
+      if (!await(other) || !check(other, slot, part.size())) return {};
+      states[index] = sign(other).parts[slot].state.load(std::memory_order_relaxed);
     }
-    return std::span(parts_).first(static_cast<size_t>(size()));
+    const auto count = static_cast<size_t>(size());
+    if (!group_.agree(std::span(states).first(count), number_)) return {};
+    return std::span(parts_).first(count);
   }
+
+  [[nodiscard]] uint64_t* state() override { return &state_; }
 
   void fail() override { group_.fail("this rank failed"); }
 
@@ -106,7 +126,12 @@ class SharedRank final : public Communicator {
     return static_cast<int32_t>(seen - number_) >= 0;
   }
 
-  bool await(int32_t other, size_t slot, size_t bytes) {
+  [[nodiscard]] uint64_t hash_of(std::span<const std::byte> part) const {
+    return XXH3_64bits_withSeed(part.data(), part.size(), number_);
+  }
+
+  // Returns when that rank has written its part.
+  bool await(int32_t other) {
     Sign& from = sign(other);
     uint32_t seen = from.number.load(std::memory_order_acquire);
     const auto begun = Clock::now();
@@ -127,8 +152,21 @@ class SharedRank final : public Communicator {
       from.sleepers.fetch_sub(1, std::memory_order_seq_cst);
       seen = from.number.load(std::memory_order_acquire);
     }
-    const bool is_near = seen - number_ <= 1;
-    if (is_near && from.bytes[slot].load(std::memory_order_relaxed) == bytes) return true;
+    if (seen - number_ <= 1) return true;
+    return fail_stray(other);
+  }
+
+  // Whether a part that is there is the one of this call, and as it was written.
+  bool check(int32_t other, size_t slot, size_t bytes) {
+    const PartSign& found = sign(other).parts[slot];
+    if (found.bytes.load(std::memory_order_relaxed) != bytes) return fail_stray(other);
+    const std::span<const std::byte> part(slot_of(other, slot), bytes);
+    if (found.hash.load(std::memory_order_relaxed) == hash_of(part)) return true;
+    group_.fail_changed(other, number_);
+    return false;
+  }
+
+  bool fail_stray(int32_t other) {
     group_.fail("rank " + std::to_string(other) + ": its part of exchange " +
                 std::to_string(number_) + " is of another exchange");
     return false;
@@ -139,6 +177,7 @@ class SharedRank final : public Communicator {
   const int64_t slot_bytes_;
   std::array<const std::byte*, kMostRanks> parts_{};
   uint32_t number_ = 0;  // of calls; wraps
+  uint64_t state_ = 0;
 };
 
 }  // namespace

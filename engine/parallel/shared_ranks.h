@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// How CPU ranks in processes of one machine exchange results: each writes its part into memory that
-// all map and reads the others' where they are. A rank waits on its peers' numbers of calls: for
-// some microseconds on a core, then asleep, until the group fails or the exchange takes too long.
+// How CPU ranks in processes of one machine exchange results: each writes its part, with its state
+// and a hash, into memory that all map and reads the others' where they are. A rank waits on its
+// peers' numbers of calls: for some microseconds on a core, then asleep, until the group fails or
+// the exchange takes too long.
 #pragma once
 
 #include <cstddef>

@@ -16,12 +16,17 @@ namespace sluice {
 namespace {
 
 constexpr size_t kMostRanks = 8;
-constexpr size_t kHashBytes = sizeof(uint64_t);
 constexpr size_t kRounds = 2;
 
-// Bytes of a part with its hash, to the next part.
+// Behind each part.
+struct Trailer {
+  uint64_t state = 0;  // of its rank
+  uint64_t hash = 0;   // of the part and the state
+};
+
+// Bytes of a part with its trailer, to the next part.
 size_t room_of(size_t part_bytes) {
-  return static_cast<size_t>(align_up(static_cast<int64_t>(part_bytes + kHashBytes), 64));
+  return static_cast<size_t>(align_up(static_cast<int64_t>(part_bytes + sizeof(Trailer)), 64));
 }
 
 // Calls fill two sets of buffers in turn, as Communicator promises.
@@ -46,7 +51,7 @@ class StreamRank final : public Communicator {
     if (has_failed()) return {};
     ++number_;
     Round& round = rounds_[number_ % kRounds];
-    const size_t bytes = part.size() + kHashBytes;
+    const size_t bytes = part.size() + sizeof(Trailer);
     const size_t room = room_of(part.size());
     round.received.resize(room * static_cast<size_t>(size()));
     const auto of = [&](int32_t rank) {
@@ -60,24 +65,29 @@ class StreamRank final : public Communicator {
     return std::span(round.parts).first(static_cast<size_t>(size()));
   }
 
+  [[nodiscard]] uint64_t* state() override { return &state_; }
+
   void fail() override { group_.fail("this rank failed"); }
 
   [[nodiscard]] bool has_failed() const override { return group_.has_failed(); }
 
  private:
   struct Round {
-    std::vector<std::byte> received;  // by rank: its part and the hash
+    std::vector<std::byte> received;  // by rank: its part and the trailer
     std::array<const std::byte*, kMostRanks> parts{};
   };
 
-  [[nodiscard]] uint64_t hash_of(std::span<const std::byte> part) const {
-    return XXH3_64bits_withSeed(part.data(), part.size(), number_);
+  // `bytes`: a part and its trailer.
+  [[nodiscard]] uint64_t hash_of(std::span<const std::byte> bytes) const {
+    return XXH3_64bits_withSeed(bytes.data(), bytes.size() - sizeof(Trailer::hash), number_);
   }
 
   void seal(std::span<const std::byte> part, std::span<std::byte> out) const {
     std::ranges::copy(part, out.begin());  // which may be empty
-    const uint64_t hash = hash_of(part);
-    std::memcpy(out.data() + part.size(), &hash, kHashBytes);
+    Trailer trailer = {.state = state_};
+    std::memcpy(out.data() + part.size(), &trailer, sizeof(trailer));
+    trailer.hash = hash_of(out);
+    std::memcpy(out.data() + part.size(), &trailer, sizeof(trailer));
   }
 
   template <typename Of>
@@ -103,16 +113,17 @@ class StreamRank final : public Communicator {
 
   template <typename Of>
   bool check(size_t bytes, const Of& of) {
-    for (const int32_t other : others_) {
-      const std::span<const std::byte> part = of(other);
-      uint64_t hash = 0;
-      std::memcpy(&hash, part.data() + bytes, kHashBytes);
-      if (hash == hash_of(part.first(bytes))) continue;
-      group_.fail("rank " + std::to_string(other) + ": its part of exchange " +
-                  std::to_string(number_) + " is not what it sent");
+    std::array<uint64_t, kMostRanks> states{};
+    for (int32_t rank = 0; rank < size(); ++rank) {
+      const std::span<const std::byte> part = of(rank);
+      Trailer trailer;
+      std::memcpy(&trailer, part.data() + bytes, sizeof(trailer));
+      states[static_cast<size_t>(rank)] = trailer.state;
+      if (trailer.hash == hash_of(part)) continue;
+      group_.fail_changed(rank, number_);
       return false;
     }
-    return true;
+    return group_.agree(std::span(states).first(static_cast<size_t>(size())), number_);
   }
 
   RankGroup& group_;
@@ -120,6 +131,7 @@ class StreamRank final : public Communicator {
   std::vector<int32_t> neighbours_;  // ranks with a connection to this one
   std::array<Round, kRounds> rounds_;
   uint64_t number_ = 0;
+  uint64_t state_ = 0;
 };
 
 }  // namespace

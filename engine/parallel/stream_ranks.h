@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // How CPU ranks in several processes exchange results: each sends its part to rank 0 while rank 0
-// sends its own, and rank 0 hands the others' parts on. Each part carries a hash, so that a word
-// that was changed on the way fails the group instead of an answer.
+// sends its own, and rank 0 hands the others' parts on. Each part carries its rank's state and a
+// hash, so that a word that was changed on the way fails the group instead of an answer.
 #pragma once
 
 #include <memory>

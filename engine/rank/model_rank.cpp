@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/rank/model_rank.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <cerrno>
 #include <system_error>
@@ -229,6 +231,16 @@ void ModelRank::run_layers(const RankJob& job) {
     return recorded_[*job.bucket]->run();
   }
   model_->forward(context());
+  note_state();
+}
+
+// The residual stream is equal on all ranks: the next exchange, in front of any token that follows
+// from this step, compares it.
+void ModelRank::note_state() {
+  uint64_t* const state = communicator_ != nullptr ? communicator_->state() : nullptr;
+  if (state == nullptr) return;
+  const size_t floats = step_.token_ids.size() * static_cast<size_t>(model_->config().hidden);
+  *state = XXH3_64bits_withSeed(model_->states(), floats * sizeof(float), *state);
 }
 
 // Takes pending tokens from rank 0's device, where the sampler left them.
@@ -267,6 +279,10 @@ void ModelRank::run_logits(std::span<const int32_t> rows) {
 void ModelRank::run_states(std::span<const int32_t> rows) {
   CHECK_LE(rows.size(), static_cast<size_t>(bounds_.step.max_logits));
   embedded_ = model_->embed(context(), rows);
+  // No other exchange follows before the rows are given out.
+  if (communicator_ != nullptr && communicator_->state() != nullptr) {
+    communicator_->all_gather({});
+  }
 }
 
 }  // namespace sluice

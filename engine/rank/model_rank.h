@@ -163,6 +163,7 @@ class ModelRank {
   void run_padding();
   void run_largest_padding();
   void run_layers(const RankJob& job);
+  void note_state();
   void run_logits(std::span<const int32_t> rows);
   void run_states(std::span<const int32_t> rows);
   void take_pending_tokens();

@@ -60,7 +60,7 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
     if (runner->group_) runner->group_->fail(loaded.error().message);
     return tl::unexpected(loaded.error());
   }
-  SLUICE_TRY_VOID(runner->group_ ? runner->join_nodes(config) : runner->connect(connect));
+  SLUICE_TRY_VOID(runner->group_ ? runner->join_nodes(config, groups) : runner->connect(connect));
   if (!runner->device().memory().is_host()) SLUICE_TRY_VOID(runner->record_steps(config));
   SLUICE_TRY_VOID(runner->add_sampling(config));
   runner->back_first();
@@ -110,7 +110,7 @@ Expected<void> ModelRunner::follow(const Config& asked) {
   ModelRunner& self = **runner;
   SLUICE_TRY_VOID(tell_node_0(*joined.group, self.fingerprint_));
   ModelRank& rank = *self.ranks_.front();
-  SLUICE_TRY_VOID(self.connect_nodes(*joined.group, joined.config));
+  SLUICE_TRY_VOID(self.connect_nodes(*joined.group, joined.config, {}));
   tell_node_stage(NodeStage::kReady);
   return follow_rank_0(*joined.group,
                        rank,
@@ -119,17 +119,20 @@ Expected<void> ModelRunner::follow(const Config& asked) {
                                         .groups = self.plan_.kv_groups}));
 }
 
-Expected<void> ModelRunner::join_nodes(const Config& config) {
+Expected<void> ModelRunner::join_nodes(const Config& config, const RankGroups& groups) {
   SLUICE_TRY_VOID(hear_nodes(*group_, fingerprint_));
-  return connect_nodes(*group_, config);
+  return connect_nodes(*group_, config, groups);
 }
 
-Expected<void> ModelRunner::connect_nodes(RankGroup& group, const Config& config) {
+Expected<void> ModelRunner::connect_nodes(RankGroup& group,
+                                          const Config& config,
+                                          const RankGroups& groups) {
   ModelRank& rank = *ranks_.front();
-  SLUICE_TRY(auto communicator,
+  SLUICE_TRY(RankTransport made,
              connect_processes(
                  group, config.kv_transport, ModelRank::part_bytes(rank.model(), bounds_.step)));
-  rank.connect(std::move(communicator));
+  if (groups.around_nodes) made.rank = groups.around_nodes(std::move(made.rank));
+  rank.connect(std::move(made.rank));
   return {};
 }
 

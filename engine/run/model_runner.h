@@ -148,9 +148,9 @@ class ModelRunner {
   Expected<void> connect(const ConnectRanks& connect_ranks) const;
   // Connects this process's rank with those of other nodes and waits until they have loaded the
   // same model.
-  Expected<void> join_nodes(const Config& config);
+  Expected<void> join_nodes(const Config& config, const RankGroups& groups);
   // Connects this process's rank, once all have loaded.
-  Expected<void> connect_nodes(RankGroup& group, const Config& config);
+  Expected<void> connect_nodes(RankGroup& group, const Config& config, const RankGroups& groups);
   // Joint work of connected ranks before the first step.
   Expected<void> record_steps(const Config& config);
   Expected<void> add_sampling(const Config& config);

@@ -18,6 +18,9 @@
 namespace sluice {
 namespace {
 
+// For what node 0 cuts off when its time to drain is over.
+constexpr std::chrono::seconds kLastWords{10};
+
 // Whoever reaches the port of node 0 without proof could become a part of the model.
 Expected<void> check_nodes(const Config& config) {
   if (config.nnodes == 1) return {};
@@ -45,7 +48,10 @@ Expected<void> run_serve(const Invocation& invocation) {
 
   const auto start = std::chrono::steady_clock::now();
   auto signals = std::make_unique<SignalWatcher>();
-  if (config.node_rank > 0) return run_follower(config);
+  if (config.node_rank > 0) {
+    signals->set_follower(std::chrono::seconds(config.drain_timeout_s) + kLastWords);
+    return run_follower(config);
+  }
   warn_of_exposure(config);
   SLUICE_TRY(const auto engine, create_worker_engine(config, open_kv_peers));
   SLUICE_TRY(const auto server, HttpServer::create(config, *engine, inherited_listener()));

@@ -6,6 +6,7 @@
 #include <cstdlib>
 
 #include "engine/core/log.h"
+#include "engine/core/node_watch.h"
 #include "engine/engine.h"
 #include "server/cli/successor.h"
 #include "server/http_server.h"
@@ -36,20 +37,20 @@ void SignalWatcher::watch(const std::stop_token& stop) {
     reap_successor();
     HttpServer* server = server_;
     if (signal < 0) {
-      if (drain_at_ && std::chrono::steady_clock::now() > *drain_at_) end(*server, SIGTERM);
+      end_if_due(server);
       if (server != nullptr) server->reload_changed();
-      if (server != nullptr && !draining_ && !engine_->failure().empty()) end(*server, SIGTERM);
       continue;
     }
-    if (server == nullptr) std::_Exit(128 + signal);  // nothing is served yet
-    if (signal == SIGHUP) {
+    if (server == nullptr) {
+      leave(signal);
+    } else if (signal == SIGHUP) {
       server->reload();
     } else if (signal == SIGUSR2) {
       restart(*server);
     } else if (successor_ > 0 && info.si_pid == successor_ && !drain_at_) {
       log_event(LogLevel::kInfo, "handed_over", "pid", successor_);
       server->hand_over();
-      drain_at_ = std::chrono::steady_clock::now() + kLastRequests;
+      drain_at_ = Clock::now() + kLastRequests;
     } else {
       end(*server, signal);
     }
@@ -67,6 +68,26 @@ void SignalWatcher::end(HttpServer& server, int signal) {
     server.drain();
   }
   draining_ = true;
+}
+
+// Nothing is served here. A follower that left at once would end its group's streams.
+void SignalWatcher::leave(int signal) {
+  const bool is_follower = patience_.load().count() > 0 && node_stage() == NodeStage::kReady;
+  if (!is_follower || signal != SIGTERM || leave_by_) std::_Exit(128 + signal);
+  log_event(LogLevel::kInfo, "leaving", "signal", signal);
+  ask_nodes_to_end();
+  leave_by_ = Clock::now() + patience_.load();
+}
+
+void SignalWatcher::end_if_due(HttpServer* server) {
+  if (server == nullptr) {
+    if (!leave_by_ || Clock::now() < *leave_by_) return;
+    log_event(LogLevel::kError, "left", "reason", "node 0 has not ended in time");
+    std::_Exit(128 + SIGTERM);
+  }
+  const bool is_handed_over = drain_at_ && Clock::now() > *drain_at_;
+  const bool is_over = are_nodes_asked_to_end() || !engine_->failure().empty();
+  if (is_handed_over || (is_over && !draining_)) end(*server, SIGTERM);
 }
 
 void SignalWatcher::restart(const HttpServer& server) {

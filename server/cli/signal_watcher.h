@@ -3,7 +3,8 @@
 // every thread and taken here. Before a server is there, a signal ends the process; then the first
 // drains and the second stops. SIGHUP lets the server read certificates and keys again, which it
 // also does within a second of a change of their files; SIGUSR2 starts another process that takes
-// over the socket, and whose SIGTERM says that it serves.
+// over the socket, and whose SIGTERM says that it serves. A node above 0 of a model has no server:
+// its first SIGTERM lets node 0 drain, with whose end it ends.
 #pragma once
 
 #include <sys/types.h>
@@ -21,6 +22,8 @@ class HttpServer;
 
 class SignalWatcher {
  public:
+  using Clock = std::chrono::steady_clock;
+
   // Called before any other thread starts: they inherit the blocked signals.
   SignalWatcher();
 
@@ -32,9 +35,14 @@ class SignalWatcher {
     server_ = &server;
   }
 
+  // This process is a node above 0, which waits for node 0's end for so long.
+  void set_follower(std::chrono::seconds patience) { patience_ = patience; }
+
  private:
   void watch(const std::stop_token& stop);
   void end(HttpServer& server, int signal);
+  void leave(int signal);
+  void end_if_due(HttpServer* server);
   void restart(const HttpServer& server);
   void reap_successor();
 
@@ -42,9 +50,11 @@ class SignalWatcher {
   bool has_gpu_ = false;            // written before server_
   const Engine* engine_ = nullptr;  // likewise
   std::atomic<HttpServer*> server_ = nullptr;
+  std::atomic<std::chrono::seconds> patience_ = std::chrono::seconds(0);  // of a follower
   // Members of the thread's own.
   pid_t successor_ = -1;
-  std::optional<std::chrono::steady_clock::time_point> drain_at_;  // set at a handover
+  std::optional<Clock::time_point> drain_at_;  // set at a handover
+  std::optional<Clock::time_point> leave_by_;  // set when a follower is to leave
   bool draining_ = false;
   std::jthread thread_;  // last: starts when the rest is there, joins before it goes
 };

@@ -3,6 +3,7 @@
 // their connections: the bits and the key of one rank.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <future>
 #include <memory>
@@ -14,6 +15,7 @@
 #include "engine/core/config.h"
 #include "engine/engine.h"
 #include "engine/parallel/group_socket.h"
+#include "engine/parallel/parallel.h"
 #include "quant/format.h"
 #include "tests/engine/speculation_rig.h"
 #include "tests/support/collecting_sink.h"
@@ -66,6 +68,17 @@ int32_t free_port() {
   return (*listener)->port();
 }
 
+// The other nodes of the group that has this node 0.
+std::vector<std::future<Expected<void>>> follow(const Config& lead) {
+  std::vector<std::future<Expected<void>>> followers;
+  for (int32_t rank = 1; rank < lead.nnodes; ++rank) {
+    Config own = lead;
+    own.node_rank = rank;
+    followers.push_back(std::async(std::launch::async, [own] { return run_follower_node(own); }));
+  }
+  return followers;
+}
+
 Run run_on_nodes(Config config,
                  int32_t size,
                  const std::string& transport,
@@ -73,12 +86,7 @@ Run run_on_nodes(Config config,
   config.kv_transport = transport;
   config.master_port = free_port();
   config.nnodes = config.tensor_parallel_size = size;
-  std::vector<std::future<Expected<void>>> followers;
-  for (int32_t rank = 1; rank < size; ++rank) {
-    Config own = config;
-    own.node_rank = rank;
-    followers.push_back(std::async(std::launch::async, [own] { return run_follower_node(own); }));
-  }
+  std::vector<std::future<Expected<void>>> followers = follow(config);
   Run run = run_on_one(config, list);
   for (auto& follower : followers) {
     const Expected<void> ended = follower.get();
@@ -177,6 +185,87 @@ TEST(Nodes, SettingsOfAStepChangeNothing) {
   for (size_t i = 0; i < settings.size(); ++i) {
     expect_same_on({2}, settings[i], "setting " + std::to_string(i));
     if (HasFailure()) return;
+  }
+}
+
+// Hands one exchange's results on with a word that another rank did not send.
+class ChangesAWord final : public Communicator {
+ public:
+  ChangesAWord(std::unique_ptr<Communicator> whole, int number)
+      : whole_(std::move(whole)), left_(number) {}
+
+  [[nodiscard]] int32_t rank() const override { return whole_->rank(); }
+
+  [[nodiscard]] int32_t size() const override { return whole_->size(); }
+
+  [[nodiscard]] uint64_t* state() override { return whole_->state(); }
+
+  std::span<const std::byte* const> all_gather(std::span<const std::byte> part) override {
+    const auto parts = whole_->all_gather(part);
+    if (--left_ != 0 || parts.empty()) return parts;
+    changed_.assign(parts.back(), parts.back() + part.size());
+    changed_[changed_.size() / 2 + 3] ^= std::byte{0x3f};  // a float's exponent
+    parts_.assign(parts.begin(), parts.end());
+    parts_.back() = changed_.data();
+    return parts_;
+  }
+
+  void fail() override { whole_->fail(); }
+
+  [[nodiscard]] bool has_failed() const override { return whole_->has_failed(); }
+
+ private:
+  const std::unique_ptr<Communicator> whole_;
+  int left_;
+  std::vector<std::byte> changed_;
+  std::vector<const std::byte*> parts_;
+};
+
+// Whatever changes a word behind its check, in the first exchange or the last one of a step: no
+// token of that step is given out, and both ends say who differs.
+TEST(Nodes, AWordThatChangesUnseenEndsTheGroupBeforeAnyToken) {
+  const TemporaryFolder folder;
+  write_model(folder, "models/llama", {});
+  Config config = base_config(folder.path());
+  config.load_format = "dummy";
+  const std::vector<ValidRequest> one = {requests().back()};
+  const auto whole = run_on_one(config);
+  constexpr int kExchanges = 2 * 2 + 1;  // of a step: two of each layer, and the logits
+
+  struct Case {
+    int32_t size;
+    const char* transport;
+    int number;
+    int named;
+  };
+
+  for (const Case& each : {Case{2, "tcp", 1, 1},
+                           {2, "shm", 4, 1},
+                           {2, "tcp", 3 * kExchanges + 4, 1},
+                           {4, "shm", 2 * kExchanges + 1, 0}}) {
+    Config lead = config;
+    lead.kv_transport = each.transport;
+    lead.master_port = free_port();
+    lead.nnodes = lead.tensor_parallel_size = each.size;
+    std::vector<std::future<Expected<void>>> followers = follow(lead);
+    auto engine = create_engine(
+        lead, {.on_cpu = make_local_ranks, .on_devices = {}, .around_nodes = [&](auto own) {
+                 return std::make_unique<ChangesAWord>(std::move(own), each.number);
+               }});
+    ASSERT_TRUE(engine.has_value()) << engine.error().message;
+    const Collected cut = testing::run_alone(**engine, one).front();
+    EXPECT_EQ(cut.finish_reason, FinishReason::kError);
+    EXPECT_EQ(cut.tokens.size(), static_cast<size_t>(each.number / kExchanges));
+    const std::vector<TokenId>& wanted = whole.answers.back().tokens;
+    EXPECT_TRUE(std::ranges::equal(cut.tokens, std::span(wanted).first(cut.tokens.size())));
+    const std::string words = "rank " + std::to_string(each.named) + ": what it computed before";
+    EXPECT_NE((*engine)->failure().find(words), std::string::npos) << (*engine)->failure();
+    engine->reset();
+    for (auto& follower : followers) {
+      const Expected<void> ended = follower.get();
+      ASSERT_FALSE(ended.has_value());
+      EXPECT_NE(ended.error().message.find(words), std::string::npos) << ended.error().message;
+    }
   }
 }
 

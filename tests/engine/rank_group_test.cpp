@@ -5,12 +5,14 @@
 
 #include <gtest/gtest.h>
 
+#include <array>
 #include <atomic>
 #include <cstring>
 #include <future>
 #include <memory>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "engine/parallel/group_handshake.h"
@@ -106,7 +108,7 @@ int wrong_words(Communicator& own) {
 std::unique_ptr<Communicator> connect(RankGroup& group, const std::string& transport) {
   auto made = connect_processes(group, transport, kMostWords * 4);
   CHECK(made.has_value());
-  return std::move(*made);
+  return std::move(made->rank);
 }
 
 TEST(ProcessRanks, EveryRankSeesEveryPartOfEachRound) {
@@ -197,6 +199,62 @@ TEST(SharedRanks, APartOfAnotherExchangeFailsTheGroup) {
   EXPECT_TRUE(own->all_gather(std::as_bytes(std::span(words))).empty());
   other.join();
   EXPECT_NE(groups[0]->why().find("of another exchange"), std::string::npos) << groups[0]->why();
+}
+
+// Rank 1 sends a part and a trailer whose hash is not theirs.
+TEST(StreamRanks, AWordThatChangesOnTheWayFailsTheGroupWithItsRank) {
+  const auto groups = group_of(2);
+  const std::array<std::byte, sizeof(uint32_t) + 2 * sizeof(uint64_t)> changed{};
+  EXPECT_TRUE(groups[1]->send(0, changed));
+  const uint32_t part = 0;
+  EXPECT_TRUE(make_stream_rank(*groups[0])->all_gather(std::as_bytes(std::span(&part, 1))).empty());
+  EXPECT_EQ(groups[0]->why(), "rank 1: its part of exchange 1 is not what it sent");
+}
+
+// Rank 1 has the memory under its rank, and changes its part before rank 0 reads it.
+TEST(SharedRanks, AWordThatChangesInMemoryFailsTheGroupWithItsRank) {
+  const auto groups = group_of(2);
+  auto memory = SharedSegment::make(static_cast<size_t>(shared_rank_bytes(2, 4096)));
+  ASSERT_TRUE(memory.has_value());
+  const std::span<std::byte> bytes = (*memory)->bytes();
+  const auto soon = Clock::now() + std::chrono::seconds(5);
+  const auto door = SharedSegment::knock((*memory)->ticket());
+  ASSERT_TRUE(door.has_value() && (*memory)->hand_over(soon).has_value());
+  auto taken = SharedSegment::take(**door, (*memory)->ticket(), soon);
+  ASSERT_TRUE(taken.has_value());
+  const std::vector<uint32_t> part(1024, 0x01020304);
+  std::thread other([&] {
+    const auto rank = make_shared_rank(*groups[1], std::move(*taken), 4096);
+    (void)rank->all_gather(std::as_bytes(std::span(part)));
+  });
+  // Rank 1's number comes after its part and hash; the part of odd calls is the last in memory.
+  auto* const number = reinterpret_cast<uint32_t*>(bytes.data() + 128);
+  while (std::atomic_ref(*number).load() == 0) std::this_thread::yield();
+  bytes.back() = std::byte{9};
+  const auto own = make_shared_rank(*groups[0], std::move(*memory), 4096);
+  EXPECT_TRUE(own->all_gather(std::as_bytes(std::span(part))).empty());
+  other.join();
+  EXPECT_EQ(groups[0]->why(), "rank 1: its part of exchange 1 is not what it sent");
+}
+
+// Whoever has another state than most is named, on all ranks.
+TEST(ProcessRanks, ARankWithAnotherStateFailsTheGroupWithItsName) {
+  for (const char* const transport : {"tcp", "shm"}) {
+    for (const auto& [size, odd, named] : {std::tuple(2, 0, 1), {2, 1, 1}, {3, 2, 2}, {3, 0, 0}}) {
+      const auto groups = group_of(size);
+      on_each(size, [&, odd = odd](int32_t rank) {
+        const auto own = connect(*groups[static_cast<size_t>(rank)], transport);
+        for (int step = 0; step < 3; ++step) {
+          *own->state() = static_cast<uint64_t>(step == 2 && rank == odd ? 77 : step);
+          EXPECT_EQ(own->all_gather({}).empty(), step == 2) << transport;
+        }
+      });
+      const std::string words = "rank " + std::to_string(named) + ": what it computed before";
+      for (const auto& group : groups) {
+        EXPECT_NE(group->why().find(words), std::string::npos) << transport << group->why();
+      }
+    }
+  }
 }
 
 // A rank that sleeps on another's part wakes when the group has failed.

@@ -10,6 +10,7 @@ import atexit
 import concurrent.futures
 import json
 import math
+import mmap
 import os
 import random
 import re
@@ -254,7 +255,7 @@ def check_share(binary):
 def stream_until_the_end(server, started):
     """Streams a long answer; returns its text and the error that ended it."""
     connection, response = server.post({"prompt": "Hello", "max_tokens": 1500, "ignore_eos": True,
-                                        "stream": True})
+                                        "temperature": 0, "stream": True})
     text, error = "", None
     try:
         for raw in response:
@@ -295,6 +296,66 @@ def check_lost(binary, model, transport, victim, how, words):
               flush=True)
     finally:
         nodes.kill()
+
+
+def change_words(process, is_over):
+    """Changes a word of each part in the memory that a node shares, again and again."""
+    folder = f"/proc/{process.pid}/fd"
+    found = [name for name in os.listdir(folder) if "sluice-ranks" in os.readlink(f"{folder}/{name}")
+             and "memfd" in os.readlink(f"{folder}/{name}")]
+    with open(f"{folder}/{found[0]}", "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+        slot = (len(memory) - 4096) // 4  # two of each node, behind the page of signs
+        while not is_over():
+            for at in range(4096, len(memory), slot):
+                memory[at + 3] ^= 0x3f  # a float's exponent
+
+
+def check_memory(binary, model, wanted):
+    """A word that changes in shared memory ends the group; nothing wrong is given out."""
+    nodes = Nodes(binary, model, 2, ["--kv-transport", "shm"])
+    try:
+        started = threading.Event()
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(stream_until_the_end, nodes.leader, started)
+            assert started.wait(10)
+            leader, follower = nodes.leader.process, nodes.followers[0]
+            change_words(leader, lambda: leader.poll() is not None or answer.done())
+            text, error = answer.result(10)
+        assert error is not None and wanted.startswith(text), (text[-80:], error)
+        assert leader.wait(12) == 1 and follower.end()[0] == 1
+        words = re.compile(r"rank [01]: its part of exchange \d+ is not what it sent")
+        for log in (nodes.leader.log, follower.log):
+            assert words.search("".join(log)), log
+        print(f"ok a word changed in shared memory: {len(text)} of {len(wanted)} characters", flush=True)
+    finally:
+        nodes.kill()
+
+
+def check_ends(binary, model, wanted):
+    """Who is asked to end lets all end in order: no stream is cut."""
+    for size, victims in ((2, ("leader", "follower")), (4, ("follower",))):
+        nodes = Nodes(binary, model, size)
+        try:
+            started = [threading.Event() for _ in range(3)]
+            with concurrent.futures.ThreadPoolExecutor(3) as pool:
+                streams = [pool.submit(stream_until_the_end, nodes.leader, event) for event in started]
+                assert all(event.wait(10) for event in started)
+                if "leader" in victims:
+                    nodes.leader.process.send_signal(signal.SIGTERM)
+                for follower in nodes.followers[:None if "leader" in victims else 1]:
+                    follower.process.send_signal(signal.SIGTERM)
+                assert [stream.result(60) for stream in streams] == 3 * [(wanted, None)]
+            assert nodes.leader.process.wait(10) == 0, nodes.leader.log
+            for follower in nodes.followers:
+                code, log = follower.end()
+                assert code == 0, (code, log)
+        finally:
+            nodes.kill()
+        print(f"ok SIGTERM to {' and '.join(victims)} during streams: all whole", flush=True)
+    follower = Follower(binary, model, 1, 2, free_port())
+    wait_until("it dials", lambda: any("probes" in line for line in follower.log))
+    follower.process.send_signal(signal.SIGTERM)
+    assert follower.end(5)[0] in (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 
 def check_refusals(binary, model):
@@ -381,12 +442,15 @@ def main():
         seeds = max(seeds, 200)
     one = Server(binary, model, *FLAGS)
     expected = answers(one)
-    assert one.stop() == 0
+    streamed, error = stream_until_the_end(one, threading.Event())
+    assert error is None and one.stop() == 0
     check_bits(binary, model, expected)
     for transport in ("shm", "tcp"):
         check_lost(binary, model, transport, "follower", signal.SIGKILL, "rank 1 at 127.0.0.1:")
         check_lost(binary, model, transport, "leader", signal.SIGKILL, "rank 0 at 127.0.0.1:")
     check_lost(binary, model, "shm", "follower", signal.SIGSTOP, "has been silent for 5 s")
+    check_memory(binary, model, streamed)
+    check_ends(binary, model, streamed)
     check_refusals(binary, model)
     check_links(binary, model, seeds, expected)
     check_share(binary)
