@@ -46,7 +46,7 @@ ALLOWED = {
     "server/": ("server/", "engine/engine.h", "engine/request.h", "engine/handoff/handoff_spec.h",
                 "engine/handoff/fallback_counters.h", "engine/handoff/handoff_config.h",
                 "engine/handoff/kv_messages.h", "engine/handoff/kv_peer.h", "engine/inspect.h",
-                "engine/kv_links.h", "engine/quantize.h", "engine/sampling/grammar/left_out_keywords.h",
+                "engine/kv_links.h", "engine/quantize.h", "engine/ranks_check.h", "engine/sampling/grammar/left_out_keywords.h",
                 "engine/tokenizer/", CORE),
 }
 # Where kernels become C++ for the CPU (tests/support/simt), and nowhere else.

@@ -34,6 +34,14 @@ struct TextHeader {
   uint64_t hash = 0;
 };
 
+json values_of(const Config& config) {
+  json values = json::object();
+  for (const char* const name : kEqualKnobs) values[name] = find_knob(name)->get(config);
+  return values;
+}
+
+}  // namespace
+
 bool send_text(RankGroup& group, int32_t rank, const std::string& text) {
   const TextHeader header = {.size = text.size(), .hash = XXH3_64bits(text.data(), text.size())};
   return group.send(rank, std::as_bytes(std::span(&header, 1))) &&
@@ -67,25 +75,43 @@ RankGroupOptions group_options(const Config& config) {
           .init_timeout_s = config.rank_init_timeout_s};
 }
 
-json values_of(const Config& config) {
-  json values = json::object();
-  for (const char* const name : kEqualKnobs) values[name] = find_knob(name)->get(config);
-  return values;
+Expected<void> send_settings(RankGroup& group, const Config& config, const std::string& plan) {
+  const std::string text = json{{"knobs", values_of(config)}, {"plan", plan}}.dump();
+  for (int32_t rank = 1; rank < group.size(); ++rank) {
+    if (!send_text(group, rank, text)) return make_error(ErrorCode::kUnavailable, group.why());
+  }
+  return {};
 }
 
-}  // namespace
+Expected<std::string> agree_on_settings(RankGroup& group, const Config& config) {
+  SLUICE_TRY(const std::string text,
+             receive_text(group, 0, std::chrono::seconds(config.rank_init_timeout_s)));
+  const auto refuse = [&](ErrorCode code, const std::string& why, const char* knob) {
+    group.fail(why);  // node 0 then has these words, too
+    return make_error(code, why, knob);
+  };
+  const json found = json::parse(text, nullptr, false);
+  if (!found.is_object() || !found.contains("knobs") || !found.contains("plan")) {
+    return refuse(ErrorCode::kDataLoss, "node 0 sent no settings", "master-addr");
+  }
+  const json own = values_of(config);
+  for (const char* const name : kEqualKnobs) {
+    const std::string there = found["knobs"].value(name, "");
+    if (own[name] == there) continue;
+    return refuse(ErrorCode::kInvalidArgument,
+                  "--" + std::string(name) + ": found " + own[name].get<std::string>() +
+                      " on node " + std::to_string(config.node_rank) + ", node 0 has " + there,
+                  name);
+  }
+  return found["plan"].get<std::string>();
+}
 
 Expected<std::unique_ptr<RankGroup>> lead_nodes(const Config& config, const MemoryPlan& plan) {
   SLUICE_TRY(auto group, RankGroup::meet(group_options(config)));
   std::vector<int32_t> blocks;
   for (const KvGroupSpec& kv_group : plan.kv_groups) blocks.push_back(kv_group.num_blocks);
-  const std::string text = json{
-      {"knobs", values_of(config)},
-      {"max_model_len", plan.max_model_len},
-      {"num_blocks", blocks}}.dump();
-  for (int32_t rank = 1; rank < group->size(); ++rank) {
-    if (!send_text(*group, rank, text)) return make_error(ErrorCode::kUnavailable, group->why());
-  }
+  const json shared = {{"max_model_len", plan.max_model_len}, {"num_blocks", blocks}};
+  SLUICE_TRY_VOID(send_settings(*group, config, shared.dump()));
   return group;
 }
 
@@ -106,25 +132,11 @@ Expected<void> hear_nodes(RankGroup& group, const std::string& fingerprint) {
 Expected<JoinedNodes> join_nodes_of(const Config& config) {
   JoinedNodes joined = {.group = nullptr, .config = config, .num_blocks = {}};
   SLUICE_TRY(joined.group, RankGroup::meet(group_options(config)));
-  SLUICE_TRY(const std::string text,
-             receive_text(*joined.group, 0, std::chrono::seconds(config.rank_init_timeout_s)));
-  const auto refuse = [&](ErrorCode code, const std::string& why, const char* knob) {
-    const tl::unexpected<Error> error = make_error(code, why, knob);
-    joined.group->fail(why);  // node 0 then has these words, too
-    return error;
-  };
+  SLUICE_TRY(const std::string text, agree_on_settings(*joined.group, config));
   const json plan = json::parse(text, nullptr, false);
-  if (!plan.is_object() || !plan.contains("knobs") || !plan.contains("num_blocks")) {
-    return refuse(ErrorCode::kDataLoss, "node 0 sent no plan", "master-addr");
-  }
-  const json own = values_of(config);
-  for (const char* const name : kEqualKnobs) {
-    const std::string there = plan["knobs"].value(name, "");
-    if (own[name] == there) continue;
-    return refuse(ErrorCode::kInvalidArgument,
-                  "--" + std::string(name) + ": found " + own[name].get<std::string>() +
-                      " on node " + std::to_string(config.node_rank) + ", node 0 has " + there,
-                  name);
+  if (!plan.is_object() || !plan.contains("num_blocks")) {
+    joined.group->fail("node 0 sent no plan");
+    return make_error(ErrorCode::kDataLoss, "node 0 sent no plan", "master-addr");
   }
   joined.config.max_model_len = plan.value("max_model_len", int64_t{0});
   joined.num_blocks = plan["num_blocks"].get<std::vector<int32_t>>();

@@ -4,6 +4,7 @@
 // of what shapes a step. The start runs on the engine thread, or a follower's main thread.
 #pragma once
 
+#include <chrono>
 #include <memory>
 #include <string>
 #include <vector>
@@ -14,6 +15,20 @@
 #include "engine/plan/memory_plan.h"
 
 namespace sluice {
+
+// The group of these settings, of this build.
+RankGroupOptions group_options(const Config& config);
+
+// A text of at most a MiB from one rank to another of which one is rank 0. False, or kUnavailable:
+// the group has failed.
+bool send_text(RankGroup& group, int32_t rank, const std::string& text);
+Expected<std::string> receive_text(RankGroup& group, int32_t rank, std::chrono::seconds within);
+
+// Node 0: sends the settings of a step to the others, beside `plan`, if any.
+Expected<void> send_settings(RankGroup& group, const Config& config, const std::string& plan = "");
+// Another node: compares them with its own, and returns the plan. kInvalidArgument: one differs,
+// which both ends then name.
+Expected<std::string> agree_on_settings(RankGroup& group, const Config& config);
 
 // Node 0: meets the others and sends them the plan.
 Expected<std::unique_ptr<RankGroup>> lead_nodes(const Config& config, const MemoryPlan& plan);

@@ -29,6 +29,7 @@ enum class Command : uint8_t {
   kBenchKvTransfer,
   kInspect,
   kQuantize,
+  kRanksCheck,
   kTokenize,
   kFetch,
   kRender,
@@ -104,6 +105,7 @@ Expected<void> resolve_model(Invocation& invocation);
 
 // Each runs its command to the end; an Error becomes one line on stderr and exit code 1.
 Expected<void> run_serve(const Invocation& invocation);
+Expected<void> run_ranks_check(const Invocation& invocation);
 Expected<void> run_router(const Invocation& invocation);
 Expected<void> run_chat(const Invocation& invocation);
 Expected<void> run_bench(const Invocation& invocation);

@@ -231,6 +231,7 @@ void add_own_flags(Subcommand& sub, Invocation& invocation) {
       add_fetch_flags(app, invocation);
       break;
     case Command::kManual:
+    case Command::kRanksCheck:
       break;
     case Command::kRender:
       add_render_flags(app, invocation.files);
@@ -401,9 +402,10 @@ Expected<void> apply_nodes(const Subcommand& sub, Invocation& invocation) {
     }
     SLUICE_TRY_VOID(set_dist_init_addr(invocation.config, both));
   }
-  const bool serves = sub.row->command == Command::kServe;
+  const Command command = sub.row->command;
+  const bool has_nodes = command == Command::kServe || command == Command::kRanksCheck;
   SLUICE_TRY(invocation.nodes_source,
-             settle_nodes(invocation.config, serves ? process_environment() : Environment()));
+             settle_nodes(invocation.config, has_nodes ? process_environment() : Environment()));
   if (!invocation.headless || invocation.config.node_rank > 0) return {};
   return make_error(ErrorCode::kInvalidArgument,
                     "--headless: found on node 0, which answers requests, expected --node-rank "

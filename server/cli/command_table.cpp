@@ -46,6 +46,12 @@ constexpr CommandRow kCommands[] = {
      false},
     {Command::kInspect, "inspect", "Describe a model file and its memory plan", true, false, true},
     {Command::kQuantize, "quantize", "Write a model in other number formats", false, false, false},
+    {Command::kRanksCheck,
+     "ranks-check",
+     "Check processes that are to share a model, and their links",
+     true,
+     true,
+     false},
     {Command::kTokenize, "tokenize", "Show the token ids of a text", false, false, false},
     {Command::kFetch, "fetch", "Download a model by name and print its path", true, false, true},
     {Command::kRender, "render", "Render a chat template", false, false, false},
@@ -109,6 +115,20 @@ bool is_of_fetch(const Knob& knob) {
   return std::ranges::find(kNames, knob.name) != std::end(kNames);
 }
 
+bool is_of_ranks_check(const Knob& knob) {
+  constexpr std::string_view kNames[] = {"nnodes",
+                                         "node-rank",
+                                         "master-addr",
+                                         "master-port",
+                                         "rank-init-timeout",
+                                         "tensor-parallel-size",
+                                         "kv-transport",
+                                         "worker-secret",
+                                         "log-level",
+                                         "log-format"};
+  return std::ranges::find(kNames, knob.name) != std::end(kNames);
+}
+
 }  // namespace
 
 std::span<const CommandRow> command_rows() { return kCommands; }
@@ -124,6 +144,7 @@ bool has_knobs(const CommandRow& row) { return row.engine_knobs || row.server_kn
 
 bool uses_knob(const CommandRow& row, const Knob& knob) {
   if (row.command == Command::kFetch) return is_of_fetch(knob);
+  if (row.command == Command::kRanksCheck) return is_of_ranks_check(knob);
   if (row.server_knobs) return true;
   const bool is_of_chat = std::string_view(knob.name) == "chat-template";
   return !is_of_server(knob) && (!is_of_chat || row.command == Command::kChat);

@@ -67,6 +67,8 @@ Expected<void> run(Invocation invocation) {
       return run_inspect(invocation);
     case Command::kQuantize:
       return run_quantize(invocation);
+    case Command::kRanksCheck:
+      return run_ranks_check(invocation);
     case Command::kTokenize:
       return run_tokenize(invocation);
     case Command::kFetch:

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 #include <chrono>
+#include <cstdio>
 #include <memory>
 
 #include "engine/core/log.h"
 #include "engine/engine.h"
 #include "engine/inspect.h"
+#include "engine/ranks_check.h"
 #include "server/cli/command.h"
 #include "server/cli/follower.h"
 #include "server/cli/listen_lines.h"
@@ -33,6 +35,14 @@ Expected<void> check_nodes(const Config& config) {
 }
 
 }  // namespace
+
+Expected<void> run_ranks_check(const Invocation& invocation) {
+  SLUICE_TRY_VOID(check_nodes(invocation.config));
+  return check_rank_processes(invocation.config, [](const std::string& line) {
+    std::printf("%s\n", line.c_str());
+    std::fflush(stdout);
+  });
+}
 
 Expected<void> run_serve(const Invocation& invocation) {
   const Config& config = invocation.config;

@@ -298,7 +298,7 @@ TEST(CommandLine, FlagOfTheVersionIsTheCommand) {
 
 TEST(CommandLine, EveryCommandPrintsHelpAndExitsWithZero) {
   for (const char* command : {"serve", "chat", "bench", "inspect", "quantize", "tokenize",
-                              "render", "config", "health", "version"}) {
+                              "render", "config", "health", "ranks-check", "version"}) {
     ::testing::internal::CaptureStdout();
     const auto parsed = parse({command, "--help"});
     const std::string help = ::testing::internal::GetCapturedStdout();

@@ -23,7 +23,7 @@ import tempfile
 import threading
 import time
 
-from fault_proxy import Plan, Proxy
+from fault_proxy import Fault, Plan, Proxy
 from server_process import Server, rss_of, wait_until
 
 FLAGS = ["--kv-cache-memory", "8MiB", "--threads", "1", "--max-num-seqs", "8"]
@@ -396,6 +396,58 @@ def check_refusals(binary, model):
     print("ok refusals", flush=True)
 
 
+def ranks_check(binary, size, *flags, dialled=lambda port: port, of_rank=lambda rank: ()):
+    """`sluice ranks-check` on each rank: their exit codes and outputs."""
+    port = free_port()
+    ranks = []
+    for rank in range(size):
+        at = dialled(port) if rank else port
+        ranks.append(subprocess.Popen(
+            [binary, "ranks-check", "--nnodes", str(size), "--node-rank", str(rank), "--master-port", str(at),
+             "--rank-init-timeout", "5", *SECRET, *flags, *of_rank(rank)],
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
+    outputs = [process.communicate(timeout=60)[0] for process in ranks]
+    return [process.returncode for process in ranks], outputs
+
+
+def check_ranks_check(binary):
+    for size, transport, lines in [
+            (2, "auto", ["TCP: every word as it was sent; 64 B in", "shared memory: every word as it was sent;",
+                         "TCP and shared memory: the same words"]),
+            (3, "tcp", ["rank 0 and rank 2: ", "TCP: every word as it was sent; 64 B in"])]:
+        codes, outputs = ranks_check(binary, size, "--kv-transport", transport)
+        assert codes == size * [0], outputs
+        for words in [f"on all {size}", "rank 1: ", " one way, ", *lines,
+                      f"planted: rank {size - 1} differs", "found, by name"]:
+            assert words in outputs[0], (words, outputs[0])
+        assert ("shared memory" in outputs[0]) == (transport == "auto"), outputs[0]
+        assert all("found, by name" in output for output in outputs), outputs
+
+    def with_fault(kind, at):
+        proxies = []
+
+        def dialled(port):
+            proxies.append(Proxy("rank", lambda: port))
+            proxies[-1].plan = Plan({("rank", "up"): [Fault(kind, at, 1, 0)]})
+            return proxies[-1].port
+        return ranks_check(binary, 2, dialled=dialled)
+
+    # Within a message, and within a part of an exchange, which carries a hash.
+    for kind, at, words in [("flip", 10 << 20, "rank 1: a message of 2 MiB is not what it sent to rank 0"),
+                            ("flip", 22 << 20, "is not what it sent"),
+                            ("cut", 10 << 20, "rank 1 at 127.0.0.1:")]:
+        codes, outputs = with_fault(kind, at)
+        assert codes == [1, 1] and words in outputs[0], (kind, at, codes, outputs)
+    for codes, words, (found, outputs) in [
+            ([1, 2], "--kv-transport: found tcp on node 1, node 0 has auto",
+             ranks_check(binary, 2, of_rank=lambda rank: rank * ["--kv-transport", "tcp"])),
+            ([1, 1], "missing after 5 s (--rank-init-timeout): rank 1",
+             ranks_check(binary, 2, of_rank=lambda rank: rank * ["--worker-secret", "another one of this test"])),
+            ([2], "--nnodes: found 1, expected the number of processes", ranks_check(binary, 1))]:
+        assert found == codes and words in outputs[0], (codes, words, found, outputs)
+    print("ok ranks-check", flush=True)
+
+
 def check_links(binary, model, seeds, expected):
     """Whatever a link does to bytes, an answer is right or there is none, and all processes end."""
     ends = {"whole": 0, "failed": 0}
@@ -452,6 +504,7 @@ def main():
     check_memory(binary, model, streamed)
     check_ends(binary, model, streamed)
     check_refusals(binary, model)
+    check_ranks_check(binary)
     check_links(binary, model, seeds, expected)
     check_share(binary)
 
