@@ -29,6 +29,7 @@ OVERLAYS = {
     "gpu": {"device": "cuda"},
     "llm-d": {"topology": "llm-d"},
     "multi-node": {"topology": "groups"},
+    "ranks": {"topology": "ranks"},
 }
 OF_RELEASES = ("app.kubernetes.io/managed-by", "app.kubernetes.io/instance", "app.kubernetes.io/version",
                "helm.sh/chart", "checksum/settings")
@@ -276,6 +277,14 @@ class Values(ChartTest):
         self.assertEqual((group["replicas"], group["leaderWorkerTemplate"]["size"]), (2, 9))
         leader = group["leaderWorkerTemplate"]["leaderTemplate"]["spec"]
         self.assertEqual(leader["terminationGracePeriodSeconds"], 5 + 300 + 15)
+        made = self.render(VALUES["one model over pods"])
+        self.assertEqual(made["ConfigMap sluice"]["data"]["SLUICE_TENSOR_PARALLEL_SIZE"], "4")
+        spec = made["LeaderWorkerSet sluice-ranks"]["spec"]
+        self.assertEqual((spec["replicas"], spec["leaderWorkerTemplate"]["size"]), (3, 4))
+        for name in ("leaderTemplate", "workerTemplate"):
+            pod = spec["leaderWorkerTemplate"][name]["spec"]
+            self.assertEqual(pod["terminationGracePeriodSeconds"], 120 + 15)
+            self.assertEqual(pod["containers"][0]["resources"]["limits"]["memory"], "96Gi")
 
     def test_secrets_accounts_and_patches(self):
         made = self.render(VALUES["own secrets and names"], "other")

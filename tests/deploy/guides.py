@@ -10,7 +10,7 @@ from dataclasses import dataclass, field
 
 REPOSITORY = pathlib.Path(__file__).resolve().parent.parent.parent
 DEPLOY = REPOSITORY / "deploy"
-PAGES = [DEPLOY / name for name in ("operating.md", "from_vllm.md", "from_llama_server.md")]
+PAGES = [DEPLOY / name for name in ("operating.md", "large_models.md", "from_vllm.md", "from_llama_server.md")]
 
 FENCE = re.compile(r"^```(\w*)\n(.*?)^```$", re.M | re.S)
 CODE = re.compile(r"`([^`\n]+)`")

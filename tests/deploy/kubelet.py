@@ -5,7 +5,9 @@ environment, probes it by the manifest's paths and numbers, and ends it as the m
 Pods have addresses of 127.0.0.0/8, which take the place of 0.0.0.0, and folders that take the places
 of their mounts. Periods and pauses are shorter by PACE; time-outs and the grace period are not.
 """
+import concurrent.futures
 import contextlib
+import copy
 import http.client
 import os
 import pathlib
@@ -151,7 +153,7 @@ class Container:
                     "SLUICE_KUBERNETES_ACCOUNT": str(account)}
         placed = {name: self.placed(value)
                   for name, value in (cluster.image_environment | variables).items()}
-        return own | placed | {"HOME": str(self.pod.folder)}
+        return own | self.pod.variables | placed | {"HOME": str(self.pod.folder)}
 
     def value(self, item, variables):
         if "value" in item:
@@ -209,8 +211,10 @@ class Container:
 
 
 class Pod:
-    def __init__(self, cluster, name, template, services=()):
-        """`services`: those whose EndpointSlices have the pod while it is ready."""
+    def __init__(self, cluster, name, template, services=(), variables=None):
+        """`services`: those whose EndpointSlices have the pod while it is ready; `variables`: what its
+        controller adds to its environment."""
+        self.variables = variables or {}
         self.cluster, self.name, self.spec = cluster, name, template["spec"]
         cluster.number += 1
         self.address = own_address(cluster.number)
@@ -281,7 +285,7 @@ class Pod:
         for _ in range(probe["failureThreshold"]):
             if container.probe("startupProbe"):
                 return
-            if container.process.poll() is not None:
+            if container.process.poll() is not None and not self.stopped.is_set():
                 raise ManifestError(f"{self.name}: {container.message()}")
             if self.stopped.wait(probe["periodSeconds"] * PACE):
                 return
@@ -361,6 +365,10 @@ class Pod:
                     raise ManifestError(f"{self.name}: the image has nothing to run for preStop")
                 self.stopped.wait(hook["sleep"]["seconds"] * PACE)
 
+    def has_restarted(self):
+        return any(container.num_starts > 1 or container.process.poll() is not None
+                   for container in self.containers)
+
     def close(self):
         self.stopped.set()
         for container in self.inits + self.containers:
@@ -371,6 +379,53 @@ class Pod:
             self.cluster.api.put(self.name, port, service=service, kind="DELETED")
         if self in self.cluster.pods:
             self.cluster.pods.remove(self)
+
+
+class Group:
+    """The pods of a LeaderWorkerSet's group, as its controller makes them and, where it says so, makes
+    them anew when one of them has ended."""
+
+    def __init__(self, cluster, name, spec):
+        self.cluster, self.name, self.spec = cluster, name, spec
+        self.pods, self.generation = [], 0
+
+    def start(self):
+        """All pods at once, as the leader may wait for the others."""
+        group = self.spec["leaderWorkerTemplate"]
+        assert self.spec["startupPolicy"] == "LeaderCreated"
+        self.generation += 1
+        leader = None
+        for index in range(group["size"]):
+            template = copy.deepcopy(group["workerTemplate" if index else "leaderTemplate"])
+            pod = Pod(self.cluster, f"{self.name}-{index}-{self.generation}", template,
+                      pod_services(self.cluster.items, template))
+            leader = leader or pod
+            pod.variables = {"LWS_GROUP_SIZE": str(group["size"]), "LWS_WORKER_INDEX": str(index),
+                             "LWS_LEADER_ADDRESS": leader.address}
+            self.pods.append(pod)
+        at_once([pod.start for pod in self.pods])
+        return self
+
+    def recreate(self):
+        """What the controller does when it sees a container that has ended."""
+        assert self.spec["leaderWorkerTemplate"]["restartPolicy"] == "RecreateGroupOnPodRestart"
+        assert any(pod.has_restarted() for pod in self.pods)
+        for pod in self.pods:
+            pod.is_terminating = True
+            pod.close()
+        self.pods.clear()
+        return self.start()
+
+    def delete(self):
+        """As when the set has one group less: all pods end at the same time."""
+        at_once([pod.delete for pod in self.pods])
+        self.pods.clear()
+
+
+def at_once(calls):
+    with concurrent.futures.ThreadPoolExecutor(len(calls)) as pool:
+        for done in [pool.submit(call) for call in calls]:
+            done.result()
 
 
 def pod_services(items, template):

@@ -21,7 +21,7 @@ import threading
 import time
 
 import manifests  # first: finds a Python with PyYAML, and the folder of the next ones
-from kubelet import Cluster, ManifestError, Pod, pod_services
+from kubelet import Cluster, Group, ManifestError, Pod, pod_services
 from kubernetes_api import Api
 from mock_hub import COMMIT, REPO, Hub
 from router_cluster import joined
@@ -382,7 +382,12 @@ def an_overlay_is_played(binary, model, name):
         owners = [owner for owner, template in case.templates.items()
                   if any(manifests.is_ours(c) for c in manifests.containers(template))]
         routers = [owner for owner in owners if "router" in owner or "leader" in owner]
-        pods = [case.pod(owner, change=on_cpu).start() for owner in owners if owner not in routers]
+        workers = [case.pod(owner, change=on_cpu) for owner in owners if owner not in routers]
+        for pod in workers:
+            if name == "multi-node":  # what the set's controller says, too
+                pod.variables = {"LWS_GROUP_SIZE": "5", "LWS_WORKER_INDEX": "1",
+                                 "LWS_LEADER_ADDRESS": NOBODY}
+        pods = [pod.start() for pod in workers]
         for owner in routers:
             # The Service of a LeaderWorkerSet's group, which has its leader too.
             case.cluster.names["leader-0"] = [NOBODY, *(pod.address for pod in pods)]
@@ -393,6 +398,37 @@ def an_overlay_is_played(binary, model, name):
             stream(pods[-1], 1, 20)
         for pod in reversed(pods):
             pod.delete()
+
+
+def a_group_of_ranks_is_made_anew_under_load(binary, model):
+    """A pod of one of two groups is killed: the group ends and comes again, and no stream is lost. Then a
+    group is deleted as a whole, which ends its streams in order."""
+    with Case(binary, model, "ranks") as case:
+        spec = manifests.named(case.items, "LeaderWorkerSet", "sluice-ranks")["spec"]
+        groups = [Group(case.cluster, f"sluice-ranks-{number}", spec).start() for number in range(2)]
+        router = case.pod("sluice-router").start()
+        wait_until("the router is ready", lambda: router.is_ready, 30)
+        streams = Streams(router, NUM_STREAMS)
+        assert status(groups[0].pods[1], "/v1/models") != 200, "a rank answers clients"
+        for victim in (1, 0):
+            begun = time.monotonic()
+            groups[0].pods[victim].main.process.kill()
+            wait_until("the others of the group end too",
+                       lambda: all(pod.has_restarted() for pod in groups[0].pods), 15)
+            seconds = time.monotonic() - begun
+            groups[0].recreate()
+            wait_until("the group is ready again", lambda: groups[0].pods[0].is_ready, 30)
+            streams.wait_for_more(NUM_STREAMS)
+            print(f"  the group had ended {seconds:.1f} s after one of its pods was killed", flush=True)
+        assert not streams.failures, streams.failures
+        groups[1].delete()
+        streams.wait_for_more(NUM_STREAMS)
+        streams.end()
+        assert len(streams.versions()) == 1
+        assert metric(router, "sluice:router_continuations_total") > 0, "no stream was continued"
+        print(f"  {streams.num_answers} answers, each as at rest")
+        router.delete()
+        groups[0].delete()
 
 
 def what_the_binary_does_not_have_fails_here(binary, model):
@@ -454,7 +490,7 @@ def main():
     wanted = sys.argv[3] if len(sys.argv) > 3 else ""
     # The others are in what comes before; the pods of autoscaled-keda are those of autoscaled.
     played = [name for name in manifests.OVERLAYS
-              if name not in ("cpu", "autoscaled", "autoscaled-keda", "disaggregated")]
+              if name not in ("cpu", "autoscaled", "autoscaled-keda", "disaggregated", "ranks")]
     for check, *more in [
             (a_server_starts_keeps_its_keys_fresh_and_ends,),
             (a_failed_download_says_why_in_one_line,),
@@ -465,6 +501,7 @@ def main():
             (a_new_version_is_rolled_under_load, "push"),
             (a_canary_gets_its_share,),
             (a_node_is_drained_under_load,),
+            (a_group_of_ranks_is_made_anew_under_load,),
             (what_the_binary_does_not_have_fails_here,),
             (a_stream_that_is_cut_fails_here,),
             *((an_overlay_is_played, name) for name in played)]:

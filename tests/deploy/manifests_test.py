@@ -79,7 +79,8 @@ class Overlays(unittest.TestCase):
             for container in template["spec"]["containers"]:
                 is_worker = any(item["name"] == "SLUICE_WORKER_LISTEN"
                                 for item in container.get("env", []))
-                if manifests.is_ours(container) and not is_worker:
+                is_rank = template["metadata"]["labels"].get("app.kubernetes.io/component") == "rank"
+                if manifests.is_ours(container) and not is_worker and not is_rank:
                     self.assertIn("preStop", container["lifecycle"])
 
     def test_images_have_versions_and_these_are_in_one_place(self):

@@ -30,6 +30,7 @@ class PodOf:
 
     def __init__(self, owner, template, items):
         self.owner, self.template, self.items = owner, template, items
+        self.group, _, self.place = owner.partition(" ")  # of a LeaderWorkerSet: leader or worker
         self.labels = template["metadata"]["labels"]
         spec = template["spec"]
         self.inits = [c for c in spec.get("initContainers", []) if c.get("restartPolicy") != "Always"]
@@ -39,6 +40,12 @@ class PodOf:
         for container in self.containers:
             self.named |= {port["name"]: port["containerPort"] for port in container.get("ports", [])}
             self.listens |= self.listened(container)
+
+    def master_port(self):
+        """Where node 0 of a model waits for the others, which the set's variables start."""
+        own = self.own() or {}
+        is_shared = int(own.get("SLUICE_TENSOR_PARALLEL_SIZE", 1)) > 1 and self.place
+        return int(own.get("SLUICE_MASTER_PORT", 29501)) if is_shared else None
 
     def own(self):
         """Settings of Sluice in this pod; None where there is none."""
@@ -56,6 +63,8 @@ class PodOf:
                   for name in ("SLUICE_WORKER_LISTEN", "SLUICE_KV_LISTEN") if name in values}
         if int(values.get("SLUICE_GRPC_PORT", -1)) >= 0:
             ports.add(int(values["SLUICE_GRPC_PORT"]))
+        if self.place == "leader" and self.master_port():
+            ports.add(self.master_port())
         return ports
 
     def number(self, port):
@@ -206,6 +215,13 @@ class Reach:
             for target in peers:
                 self.need("KV", source, [target], target.port_of("SLUICE_KV_LISTEN"))
 
+    def check_ranks(self):
+        for pod in self.pods:
+            if pod.place == "worker" and pod.master_port():
+                leaders = [each for each in self.pods
+                           if each.group == pod.group and each.place == "leader"]
+                self.need("ranks", pod, leaders, pod.master_port())
+
     def check_pools(self):
         for item in self.of_kind("InferencePool"):
             pods = self.chosen(item["spec"]["selector"])
@@ -247,7 +263,8 @@ class Reach:
         for pod in self.pods:
             if pod.own() is None:
                 continue
-            inside = {pod.port_of("SLUICE_WORKER_LISTEN"), pod.port_of("SLUICE_KV_LISTEN")} - {None}
+            inside = {pod.port_of("SLUICE_WORKER_LISTEN"), pod.port_of("SLUICE_KV_LISTEN"),
+                      pod.master_port() if pod.place == "leader" else None} - {None}
             if pod.port_of("SLUICE_WORKER_LISTEN"):
                 inside.add(int(pod.own().get("SLUICE_PORT", 8000)))
             for source, ports in ((STRANGER, pod.listens), (CLIENT, inside),
@@ -264,6 +281,7 @@ def problems(items):
     reach.check_services()
     reach.check_routers()
     reach.check_transfers()
+    reach.check_ranks()
     reach.check_pools()
     reach.check_closed()
     return reach.problems

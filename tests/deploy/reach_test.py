@@ -70,6 +70,12 @@ MISTAKES = [
      "admits a pod of another namespace"),
     ("multi-node", lambda items: drop_rules(items, "sluice", "ingress", "worker"),
      "does not admit sluice leader"),
+    ("ranks", lambda items: drop_rules(items, "sluice-worker", "ingress", "ranks"),
+     "does not admit sluice-ranks worker"),
+    ("ranks", lambda items: drop_rules(items, "sluice-rank", "egress", 29501),
+     "sluice-ranks worker may not reach sluice-ranks leader:29501"),
+    ("ranks", lambda items: manifests.named(items, "NetworkPolicy", "sluice-worker")["spec"]["ingress"][
+        1].update({"from": [{"podSelector": {}}]}), "admits a client of this namespace"),
 ]
 
 

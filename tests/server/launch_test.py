@@ -8,9 +8,12 @@ usage: launch_test.py BINARY MODEL
 import http.client
 import json
 import os
+import pathlib
+import signal
 import socket
 import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -156,6 +159,56 @@ def check_taken_port(binary, model, expected):
     print("ok taken port", flush=True)
 
 
+class At:
+    """A server that another process has started."""
+    post = Server.post
+
+    def __init__(self, port, model):
+        self.port, self.model = port, model
+
+
+# What srun does with the tasks of a step: starts them, hands SIGTERM on, and ends with the worst.
+SRUN = '''#!/usr/bin/env python3
+import os, signal, subprocess, sys
+command = [word for word in sys.argv[1:] if not word.startswith("--kill-on-bad-exit")]
+tasks = [subprocess.Popen(command, env={**os.environ, "SLURM_STEP_NUM_TASKS": os.environ["SLURM_NNODES"],
+                                        "SLURM_STEP_NUM_NODES": os.environ["SLURM_NNODES"],
+                                        "SLURM_STEP_NODELIST": "127.0.0.[1-2]", "SLURM_PROCID": str(rank)})
+         for rank in range(int(os.environ["SLURM_NNODES"]))]
+signal.signal(signal.SIGTERM, lambda *_: [task.send_signal(signal.SIGTERM) for task in tasks])
+sys.exit(max(abs(task.wait()) for task in tasks))
+'''
+
+
+def check_sbatch(binary, model, expected):
+    """The script for Slurm checks its nodes and serves on the first one; SIGTERM ends all in order."""
+    script = pathlib.Path(__file__).parents[2] / "deploy/sluice.sbatch"
+    with tempfile.TemporaryDirectory() as folder:
+        (pathlib.Path(folder) / "sluice").symlink_to(os.path.abspath(binary))
+        srun = pathlib.Path(folder) / "srun"
+        srun.write_text(SRUN)
+        srun.chmod(0o755)
+        port = free_port()
+        job = subprocess.Popen(
+            ["bash", script, os.path.abspath(model), "--host", "127.0.0.1", "--port", str(port), *FLAGS],
+            env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "SLURM_NNODES": "2",
+                 "SLUICE_MASTER_PORT": str(free_port())},
+            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+        log = []
+        reader = threading.Thread(target=log.extend, args=(job.stdout,), daemon=True)
+        reader.start()
+        try:
+            wait_until("it serves", lambda: job.poll() is not None or any("serving" in line for line in log), 60)
+            assert job.poll() is None, log
+            assert "found, by name\n" in log, log
+            assert answers(At(port, os.path.abspath(model))) == expected
+            job.send_signal(signal.SIGTERM)
+            assert job.wait(20) == 0, log
+        finally:
+            job.kill()
+    print("ok sbatch", flush=True)
+
+
 def main():
     binary, model = sys.argv[1:3]
     one = Server(binary, model, *FLAGS)
@@ -166,6 +219,7 @@ def main():
     check_refusals(binary, model)
     check_probes(binary, model)
     check_taken_port(binary, model, expected)
+    check_sbatch(binary, model, expected)
 
 
 if __name__ == "__main__":

@@ -82,7 +82,7 @@ def properties():
     role = closed(pods() | {"settings": knobs})
     return {
         "global": MAP,
-        "topology": choice("server", "routed", "disaggregated", "llm-d", "groups"),
+        "topology": choice("server", "routed", "disaggregated", "llm-d", "groups", "ranks"),
         "device": choice("cpu", "cuda"),
         "settings": {"allOf": [knobs], "required": ["SLUICE_MODEL"]},
         "servedModelName": TEXT,
@@ -97,9 +97,10 @@ def properties():
         "gpu": closed({"count": choice(1, 2, 4, 8), "nodeSelector": TEXTS}),
         "drainTimeoutSeconds": natural(0, 86400),
         "replicas": {"type": "object", "propertyNames": choice(
-            "sluice", "sluice-worker", "sluice-prefill", "sluice-decode", "sluice-router"),
+            "sluice", "sluice-worker", "sluice-prefill", "sluice-decode", "sluice-ranks", "sluice-router"),
             "additionalProperties": natural(0)},
         "groupSize": natural(2),
+        "ranks": choice(2, 4, 8),
         "fullnameOverride": {"type": "string", "pattern": "^([a-z]([a-z0-9-]{0,38}[a-z0-9])?)?$"},
         "image": image(pullPolicy=choice("", "Always", "IfNotPresent", "Never")),
         "images": {"type": "object", "propertyNames": choice("llm-d-endpoint-picker", "llm-d-sidecar"),
