@@ -168,7 +168,7 @@ std::set<std::string> models_in(const std::string& folder) {
 std::string_view refused_by(const std::string& name, const Checkpoint& checkpoint) {
   if (has_recurrent_layers(checkpoint)) return "found recurrent layers, which are not written";
   if (name.ends_with(".gguf")) return "";
-  if (name == "internlm2") return "found rows of q, k and v that take turns";
+  if (name == "internlm2" || name == "internlm2-bias") return "found rows of q, k and v that take turns";
   return name.starts_with("step3p") ? "found all experts of a layer, expected a matrix each" : "";
 }
 
