@@ -25,8 +25,8 @@ struct FusedExperts {
 };
 
 // `parts`: the fused tensors of one layer, with names relative to the layer, of a family whose
-// experts are transposed. `prefix`: "blk.0.". `num_experts`: as config.json says; of kTransposedDown
-// alone.
+// experts are transposed. `prefix`: "blk.0.". `num_experts`: as config.json says, which
+// kTransposedDown alone needs.
 // kDataLoss: a missing part or a shape that does not fit the others.
 Expected<FusedExperts> split_fused_experts(const std::vector<SafetensorsTensor>& parts,
                                            const FileSpec& spec,

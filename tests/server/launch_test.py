@@ -168,12 +168,16 @@ class At:
 
 
 # What srun does with the tasks of a step: starts them, hands SIGTERM on, and ends with the worst.
+# Followers have ports of their own, as on machines of their own.
 SRUN = '''#!/usr/bin/env python3
 import os, signal, subprocess, sys
 command = [word for word in sys.argv[1:] if not word.startswith("--kill-on-bad-exit")]
-tasks = [subprocess.Popen(command, env={**os.environ, "SLURM_STEP_NUM_TASKS": os.environ["SLURM_NNODES"],
-                                        "SLURM_STEP_NUM_NODES": os.environ["SLURM_NNODES"],
-                                        "SLURM_STEP_NODELIST": "127.0.0.[1-2]", "SLURM_PROCID": str(rank)})
+places = [at + 1 for at, word in enumerate(command) if word == "--port"]
+def task_of(rank):
+    return ["0" if rank and at in places else word for at, word in enumerate(command)]
+tasks = [subprocess.Popen(task_of(rank), env={**os.environ, "SLURM_STEP_NUM_TASKS": os.environ["SLURM_NNODES"],
+                                              "SLURM_STEP_NUM_NODES": os.environ["SLURM_NNODES"],
+                                              "SLURM_STEP_NODELIST": "127.0.0.[1-2]", "SLURM_PROCID": str(rank)})
          for rank in range(int(os.environ["SLURM_NNODES"]))]
 signal.signal(signal.SIGTERM, lambda *_: [task.send_signal(signal.SIGTERM) for task in tasks])
 sys.exit(max(abs(task.wait()) for task in tasks))
