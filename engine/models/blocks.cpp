@@ -74,6 +74,7 @@ Expected<void> Projection::share_input_scales(const Projection& other, const std
     needs_[i] = needs_[i] || other.needs_[i];
     input_scales_[i] = std::max(input_scales_[i], scale);
   }
+  if (k_ == 0) k_ = other.k_;
   return {};
 }
 

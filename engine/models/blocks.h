@@ -83,7 +83,7 @@ class Projection {
   }
 
   // Merges the formats and input scales of a projection that takes the same rows, as experts do:
-  // the largest scales.
+  // the largest scales. An empty projection becomes a reader of what the others read.
   // kUnsupported, after `place` (file and tensor): one has a scale and the other none.
   Expected<void> share_input_scales(const Projection& other, const std::string& place);
 

@@ -20,8 +20,11 @@ constexpr uint64_t kMaxWidth = 1 << 20;
 constexpr uint64_t kMaxHeads = 1024;
 
 Expected<void> read_epsilon(const Metadata& metadata, ModelConfig& config) {
-  const char* const key = config.norms_subtract_mean ? "attention.layer_norm_epsilon"
-                                                     : "attention.layer_norm_rms_epsilon";
+  constexpr const char* kOfLayerNorm = "attention.layer_norm_epsilon";
+  const char* key = "attention.layer_norm_rms_epsilon";
+  // Nemotron-H's GGUF files have that of the other norm alone.
+  const bool has_other = !metadata.has(key) && metadata.has(kOfLayerNorm);
+  if (config.norms_subtract_mean || has_other) key = kOfLayerNorm;
   SLUICE_TRY(const double eps, metadata.get_float(key));
   if (!(eps >= 1e-13 && eps <= 1)) {  // BERT's 1e-12 is a little less as float32
     return metadata.wrong(key, number_text(eps), "1e-13 to 1");
@@ -40,12 +43,19 @@ Expected<int32_t> read_heads(const Metadata& metadata, bool may_differ) {
   return metadata.wrong(kKey, std::to_string(most), "1 to " + std::to_string(kMaxHeads));
 }
 
+// Whether a list has a number for each layer, or for each and the modules behind them.
+bool is_by_layer(const Metadata& metadata, const std::vector<double>& listed, int32_t num_layers) {
+  const uint64_t modules = metadata.get_uint_or("nextn_predict_layers", 0).value_or(0);
+  const auto layers = static_cast<size_t>(num_layers);
+  return listed.size() == layers || listed.size() == layers + modules;
+}
+
 // Some GGUF files state a number for each layer, 0 for those without attention.
 Expected<int32_t> read_kv_heads(
     const Metadata& metadata, int32_t num_layers, int32_t num_heads, bool may_differ) {
   constexpr const char* kKey = "attention.head_count_kv";
   const Expected<std::vector<double>> listed = metadata.get_numbers(kKey);
-  if (!listed || listed->size() != static_cast<size_t>(num_layers)) {
+  if (!listed || !is_by_layer(metadata, *listed, num_layers)) {
     return metadata.get_count_or(kKey, kMaxHeads, num_heads);
   }
   const double most = std::ranges::max(*listed);  // there is a layer
@@ -53,6 +63,21 @@ Expected<int32_t> read_kv_heads(
       *listed, [&](double count) { return may_differ || count == 0 || count == most; });
   if (are_equal && most >= 1 && most <= num_heads) return static_cast<int32_t>(most);
   return metadata.wrong(kKey, "different numbers", "one number, or 0 where there is no attention");
+}
+
+// Some state a width for each layer, 0 for those that are mixers alone.
+Expected<int32_t> read_ffn_width(const Metadata& metadata, int32_t num_layers) {
+  constexpr const char* kKey = "feed_forward_length";
+  const Expected<std::vector<double>> listed = metadata.get_numbers(kKey);
+  if (!listed || !is_by_layer(metadata, *listed, num_layers) ||
+      std::ranges::find(*listed, 0) == listed->end()) {
+    return metadata.get_count_or(kKey, kMaxWidth, 0);
+  }
+  const double most = std::ranges::max(*listed);  // there is a layer
+  const bool are_equal = std::ranges::all_of(
+      *listed, [most](double width) { return width == 0 || width == most; });
+  if (are_equal && most <= kMaxWidth) return static_cast<int32_t>(most);
+  return metadata.wrong(kKey, "different numbers", "one number, or 0 where there is no such half");
 }
 
 Expected<void> read_shape(const Checkpoint& checkpoint,
@@ -63,7 +88,7 @@ Expected<void> read_shape(const Checkpoint& checkpoint,
   SLUICE_TRY(config.num_layers, metadata.get_count("block_count", 1024));
   SLUICE_TRY(config.hidden, metadata.get_count("embedding_length", kMaxWidth));
   if (!may_differ) {
-    SLUICE_TRY(config.ffn_hidden, metadata.get_count_or("feed_forward_length", kMaxWidth, 0));
+    SLUICE_TRY(config.ffn_hidden, read_ffn_width(metadata, config.num_layers));
   }
   LayerConfig layer;
   SLUICE_TRY(layer.num_heads, read_heads(metadata, may_differ));
@@ -285,10 +310,16 @@ Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, bool is_head, Mod
   }
   SLUICE_TRY(const bool qkv_bias, metadata.get_bool_or("attention_bias", false));
   SLUICE_TRY(const bool mlp_bias, metadata.get_bool_or("mlp_bias", false));
-  config.qkv_bias = qkv_bias || checkpoint.has("blk.0.attn_q.bias") ||
-                    checkpoint.has("blk.0.attn_qkv.bias");
-  config.attention_out_bias = checkpoint.has("blk.0.attn_output.bias");
-  config.mlp_bias = mlp_bias || checkpoint.has("blk.0.ffn_down.bias");
+  // The first layer may have no attention, or nothing else.
+  const auto any_has = [&](const char* name) {
+    for (int32_t i = 0; i < config.num_layers; ++i) {
+      if (checkpoint.has("blk." + std::to_string(i) + name)) return true;
+    }
+    return false;
+  };
+  config.qkv_bias = qkv_bias || any_has(".attn_q.bias") || any_has(".attn_qkv.bias");
+  config.attention_out_bias = any_has(".attn_output.bias");
+  config.mlp_bias = mlp_bias || any_has(".ffn_down.bias");
   config.fused_qkv = checkpoint.has("blk.0.attn_qkv.weight");
   const bool is_dense = config.layers.front().ffn == FfnKind::kDense;
   config.fused_gate_up = is_dense && !checkpoint.has("blk.0.ffn_gate.weight");
@@ -467,7 +498,7 @@ Expected<ModelConfig> read_model_config(const ModelSpec& spec, const Checkpoint&
     return checkpoint.metadata().wrong("feed_forward_length", "nothing", "a whole number");
   }
   for (LayerConfig& layer : config.layers) {
-    if (layer.ffn_hidden > 0) continue;  // the family has set it
+    if (layer.ffn_hidden > 0 || layer.ffn == FfnKind::kNone) continue;  // the family has set it
     const bool is_dense = layer.ffn == FfnKind::kDense;
     layer.ffn_hidden = is_dense ? config.ffn_hidden : config.moe.ffn_hidden;
     layer.shared_hidden = is_dense ? 0 : config.moe.shared_hidden;

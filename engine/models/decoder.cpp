@@ -19,7 +19,7 @@ namespace {
 
 // The norms of one layer; norms that its placement lacks are empty.
 struct LayerNorms {
-  StreamNorm before_mixer;  // in a layer of parallel halves, of both
+  StreamNorm before_mixer;  // in a layer of parallel halves, of both; in one of one half, its own
   StreamNorm after_mixer;
   StreamNorm before_ffn;
   StreamNorm after_ffn;
@@ -101,7 +101,9 @@ class DecoderModel final : public Model {
   void add_half_steps(const ForwardContext& context,
                       const StreamNorm& norm,
                       kernels::RowSteps& steps) const;
-  void add_mixer_input_steps(size_t index, kernels::RowSteps& steps) const;
+  void add_layer_input_steps(const ForwardContext& context,
+                             size_t index,
+                             kernels::RowSteps& steps) const;
   void end_layer_steps(const ForwardContext& context, size_t index, kernels::RowSteps& steps) const;
   void add_ffn_input_steps(const ForwardContext& context,
                            size_t index,
@@ -115,7 +117,7 @@ class DecoderModel final : public Model {
   OutputLayer output_;
   LayerInputs layer_inputs_;
   std::vector<float> layer_scales_;  // by layer; empty: none
-  std::vector<LayerNorms> norms_;    // by layer, as the two below
+  std::vector<LayerNorms> norms_;    // by layer, as the two below, null where a layer lacks a half
   std::vector<std::unique_ptr<Mixer>> mixers_;
   std::vector<std::unique_ptr<Ffn>> ffns_;
   DecoderBuffers buffers_;
@@ -132,7 +134,8 @@ Expected<void> DecoderModel::load_norms(int32_t index, WeightStore& weights) {
   if (config_.norm_placement != NormPlacement::kAfter) {
     SLUICE_TRY(norms.before_mixer, load("attn_norm"));
   }
-  if (config_.norm_placement != NormPlacement::kAfter && !config_.parallel_halves) {
+  const bool are_two = mixers_.back() != nullptr && ffns_.back() != nullptr;
+  if (config_.norm_placement != NormPlacement::kAfter && !config_.parallel_halves && are_two) {
     SLUICE_TRY(norms.before_ffn, load("ffn_norm"));
   }
   if (config_.norm_placement != NormPlacement::kBefore) {
@@ -152,11 +155,11 @@ Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weig
   SLUICE_TRY_VOID(output_.load(embedding_, options, weights));
   SLUICE_TRY_VOID(layer_inputs_.load(bits, weights));
   for (int32_t i = 0; i < config_.num_layers; ++i) {
-    SLUICE_TRY_VOID(load_norms(i, weights));
     SLUICE_TRY(std::unique_ptr<Mixer> mixer, load_mixer(config_, i, bits, weights));
     mixers_.push_back(std::move(mixer));
     SLUICE_TRY(std::unique_ptr<Ffn> ffn, load_ffn(config_, i, bits, weights));
     ffns_.push_back(std::move(ffn));
+    SLUICE_TRY_VOID(load_norms(i, weights));
     if (!config_.layer_scales) continue;
     SLUICE_TRY(const std::vector<float> scale,
                weights.vector("blk." + std::to_string(i) + ".layer_output_scale.weight", 1));
@@ -169,9 +172,7 @@ Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weig
 
 std::vector<LayerGroup> DecoderModel::layer_groups(DType dtype) const {
   std::vector<LayerGroup> groups;
-  for (int32_t i = 0; i < config_.num_layers; ++i) {
-    if (config_.layers[static_cast<size_t>(i)].kv_from >= 0) continue;
-    const KvGroupSpec spec = mixers_[static_cast<size_t>(i)]->group(dtype);
+  const auto add = [&groups](const KvGroupSpec& spec, int32_t layer) {
     auto found = std::ranges::find_if(groups, [&spec](const LayerGroup& group) {
       return group.spec.kind == spec.kind && group.spec.window == spec.window &&
              group.spec.planes == spec.planes;
@@ -180,8 +181,14 @@ std::vector<LayerGroup> DecoderModel::layer_groups(DType dtype) const {
       groups.push_back({.spec = spec, .layers = {}});
       found = groups.end() - 1;
     }
-    found->layers.push_back(i);
+    found->layers.push_back(layer);
     ++found->spec.num_layers;
+  };
+  for (int32_t i = 0; i < config_.num_layers; ++i) {
+    const Mixer* const mixer = mixers_[static_cast<size_t>(i)].get();
+    if (mixer == nullptr || config_.layers[static_cast<size_t>(i)].kv_from >= 0) continue;
+    add(mixer->group(dtype), i);
+    if (mixer->beside() != nullptr) add(mixer->beside()->group(dtype), config_.num_layers + i);
   }
   for (int32_t i = 0; i < config_.num_layers; ++i) {
     const int32_t from = config_.layers[static_cast<size_t>(i)].kv_from;
@@ -198,6 +205,7 @@ int64_t DecoderModel::max_part_bytes(const StepBounds& bounds) const {
   if (config_.share.size == 1) return 0;
   int64_t floats = output_.max_sent_floats(bounds);
   for (const std::unique_ptr<Ffn>& ffn : ffns_) {
+    if (ffn == nullptr) continue;
     floats = std::max(floats, ffn->max_sent_rows(bounds.max_tokens) * config_.hidden);
   }
   for (const LayerConfig& layer : config_.layers) {  // for norms of rows
@@ -210,12 +218,14 @@ int64_t DecoderModel::max_part_bytes(const StepBounds& bounds) const {
 DecoderBuffers DecoderModel::layout(const StepBounds& bounds, Arena& arena) const {
   const int64_t tokens = bounds.max_tokens;
   std::vector<const Projection*> from_hidden;
-  for (const std::unique_ptr<Mixer>& mixer : mixers_) from_hidden.push_back(&mixer->input());
-  for (const std::unique_ptr<Ffn>& ffn : ffns_) {
-    if (ffn->input() != nullptr) from_hidden.push_back(ffn->input());
+  for (const std::unique_ptr<Mixer>& mixer : mixers_) {
+    if (mixer != nullptr) from_hidden.push_back(&mixer->input());
   }
-  const bool needs_plain =
-      std::ranges::any_of(ffns_, [](const auto& ffn) { return ffn->reads_plain(); });
+  for (const std::unique_ptr<Ffn>& ffn : ffns_) {
+    if (ffn != nullptr && ffn->input() != nullptr) from_hidden.push_back(ffn->input());
+  }
+  const bool needs_plain = std::ranges::any_of(
+      ffns_, [](const auto& ffn) { return ffn != nullptr && ffn->reads_plain(); });
   DecoderBuffers buffers;
   buffers.x = arena.take_floats(tokens * config_.hidden);
   if (!adds_directly()) buffers.half = arena.take_floats(tokens * config_.hidden);
@@ -235,8 +245,12 @@ void DecoderModel::bind(const StepBounds& bounds, std::span<std::byte> buffer) {
   Arena arena(buffer);
   buffers_ = layout(bounds, arena);
   output_.bind(bounds, buffers_.output);
-  for (const std::unique_ptr<Mixer>& mixer : mixers_) mixer->bind(bounds, buffers_.mixers);
-  for (const std::unique_ptr<Ffn>& ffn : ffns_) ffn->bind(bounds, buffers_.ffns);
+  for (const std::unique_ptr<Mixer>& mixer : mixers_) {
+    if (mixer != nullptr) mixer->bind(bounds, buffers_.mixers);
+  }
+  for (const std::unique_ptr<Ffn>& ffn : ffns_) {
+    if (ffn != nullptr) ffn->bind(bounds, buffers_.ffns);
+  }
   layer_inputs_.bind(bounds, buffers_.layer_inputs);
 }
 
@@ -260,9 +274,12 @@ void DecoderModel::add_half_steps(const ForwardContext& context,
                                  .scale = config_.residual_scale});
 }
 
-// Prepares the input of mixer `index`; nothing after the last layer.
-void DecoderModel::add_mixer_input_steps(size_t index, kernels::RowSteps& steps) const {
+// Prepares the input of layer `index`; nothing after the last one.
+void DecoderModel::add_layer_input_steps(const ForwardContext& context,
+                                         size_t index,
+                                         kernels::RowSteps& steps) const {
   if (index == mixers_.size()) return;
+  if (mixers_[index] == nullptr) return add_ffn_input_steps(context, index, steps);
   add_normed_rows(config_,
                   norms_[index].before_mixer,
                   mixers_[index]->input(),
@@ -283,14 +300,15 @@ void DecoderModel::end_layer_steps(const ForwardContext& context,
                                .n = config_.hidden,
                                .scale = layer_scales_[index]});
   }
-  add_mixer_input_steps(index + 1, steps);
+  add_layer_input_steps(context, index + 1, steps);
 }
 
 void DecoderModel::add_ffn_input_steps(const ForwardContext& context,
                                        size_t index,
                                        kernels::RowSteps& steps) const {
   const LayerNorms& norms = norms_[index];
-  const StreamNorm& norm = config_.parallel_halves ? norms.before_mixer : norms.before_ffn;
+  const bool has_mixers_norm = config_.parallel_halves || mixers_[index] == nullptr;
+  const StreamNorm& norm = has_mixers_norm ? norms.before_mixer : norms.before_ffn;
   const Ffn& ffn = *ffns_[index];
   if (const Projection* next = ffn.input(); next != nullptr) {
     add_normed_rows(config_, norm, *next, buffers_.x, buffers_.hidden_in, steps);
@@ -308,14 +326,19 @@ void DecoderModel::add_ffn_input_steps(const ForwardContext& context,
   steps.add(norm_to(config_, norm, buffers_.x, plain));
 }
 
-// Reads hidden_in and leaves the input of the feed-forward half.
+// Reads hidden_in and leaves the input of the feed-forward half, or of the next layer.
 void DecoderModel::mix(const ForwardContext& context, size_t index) const {
   const int32_t rope = config_.layers[index].rope;
+  const bool is_alone = ffns_[index] == nullptr;
   kernels::RowSteps then;
   // A parallel half reads the stream before this one's output is added.
   if (config_.parallel_halves) add_ffn_input_steps(context, index, then);
   add_half_steps(context, norms_[index].after_mixer, then);
-  if (!config_.parallel_halves) add_ffn_input_steps(context, index, then);
+  if (is_alone) {
+    end_layer_steps(context, index, then);
+  } else if (!config_.parallel_halves) {
+    add_ffn_input_steps(context, index, then);
+  }
   mixers_[index]->forward(context,
                           context.caches[index],
                           rope < 0 ? nullptr : &ropes_[static_cast<size_t>(rope)],
@@ -323,7 +346,7 @@ void DecoderModel::mix(const ForwardContext& context, size_t index) const {
                           half_output(then));
 }
 
-// Leaves the input of the next layer's mixer.
+// Leaves the input of the next layer.
 void DecoderModel::feed_forward(const ForwardContext& context, size_t index) const {
   kernels::RowSteps then;
   add_half_steps(context, norms_[index].after_ffn, then);
@@ -365,7 +388,7 @@ void DecoderModel::forward(const ForwardContext& context) {
   take_embeddings(context);
   if (!layer_inputs_.empty()) layer_inputs_.compute(context, buffers_.x);
   kernels::RowSteps first;
-  add_mixer_input_steps(0, first);
+  add_layer_input_steps(context, 0, first);
   kernels::run_row_steps(context.exec, first);
   // Another rank may still be reading this rank's parts from before a failure: keep them.
   const auto has_failed = [&context] {
@@ -373,10 +396,12 @@ void DecoderModel::forward(const ForwardContext& context) {
   };
   for (size_t i = 0; i < mixers_.size(); ++i) {
     output_.tap(context, buffers_.x, static_cast<int32_t>(i));
-    mix(context, i);
+    if (mixers_[i] != nullptr) mix(context, i);
     if (has_failed()) return;
-    if (i + 1 < mixers_.size()) mixers_[i + 1]->read_ahead(context, context.caches[i + 1]);
-    feed_forward(context, i);
+    if (i + 1 < mixers_.size() && mixers_[i + 1] != nullptr) {
+      mixers_[i + 1]->read_ahead(context, context.caches[i + 1]);
+    }
+    if (ffns_[i] != nullptr) feed_forward(context, i);
     if (has_failed()) return;
   }
   output_.tap_output(context, buffers_.x);

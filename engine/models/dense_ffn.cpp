@@ -51,7 +51,9 @@ Expected<std::unique_ptr<DenseFfn>> DenseFfn::load_shared(const ModelConfig& con
                     .down = prefix + "ffn_down" + suffix,
                     .width = row.shared_hidden,
                     .columns = row.share.shared,
-                    .is_fused = weights.has(up + ".weight") && !weights.has(gate + ".weight"),
+                    .has_bias = weights.has(up + ".bias"),
+                    .is_fused = kernels::is_gated(config.gate_function) &&
+                                weights.has(up + ".weight") && !weights.has(gate + ".weight"),
                     .limit = row.dense_limit},
                    activation_bits,
                    weights);
@@ -133,6 +135,17 @@ void DenseFfn::forward(const ForwardContext& context,
   down_in.set_num_rows(static_cast<int32_t>(context.batch.token_ids.size()));
   const bool shared_scales = has_shared_scales(down_);
   kernels::RowSteps after_gate_up;
+  const auto scale_by = [&](float* x, float scale) {
+    if (scale == 1) return;
+    after_gate_up.add(kernels::ScaleRowsArgs{
+        .x = x,
+        .x_stride = stride,
+        .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
+        .n = width_,
+        .scale = scale});
+  };
+  scale_by(gate, config_.gate_scale);
+  if (up != nullptr) scale_by(up, config_.dense_scale);
   down_in.fill_for(down_, [&](const kernels::Activations& rows) {
     after_gate_up.add(
         kernels::GateMulArgs{.gate = gate,

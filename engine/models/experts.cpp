@@ -20,6 +20,7 @@ Expected<std::unique_ptr<Experts>> Experts::load(const ModelConfig& config,
   std::unique_ptr<Experts> half(new Experts(config, layer));
   SLUICE_TRY_VOID(half->load_router(prefix, activation_bits, weights));
   SLUICE_TRY_VOID(half->load_experts(prefix, activation_bits, weights));
+  SLUICE_TRY_VOID(half->load_latents(prefix, activation_bits, weights));
   if (half->layer_.shared_hidden > 0 && half->layer_.ffn == FfnKind::kExperts) {
     SLUICE_TRY(half->shared_, DenseFfn::load_shared(config, layer, activation_bits, weights));
     if (config.moe.gated_shared) {
@@ -53,12 +54,12 @@ Expected<void> Experts::load_experts(const std::string& prefix,
                                      int32_t bits,
                                      WeightStore& weights) {
   const int64_t count = config_.moe.num_experts;
-  const int64_t hidden = config_.hidden;
+  const int64_t hidden = expert_width();
   const Portion& columns = layer_.share.ffn;
   const int64_t width = whole_of(columns, layer_.ffn_hidden);
   const bool bias = config_.moe.bias;
   const bool is_pair = weights.has(prefix + "ffn_gate_up_exps.weight");
-  const bool stacked = is_pair || weights.has(prefix + (is_gated() ? "ffn_gate_exps.weight" : "ffn_up_exps.weight"));
+  const bool stacked = is_pair || weights.has(prefix + "ffn_up_exps.weight");
   for (int64_t e = 0; e < count; ++e) {
     const std::string suffix = stacked ? "" : "." + std::to_string(e);
     const auto part = [&](const char* stem, int64_t n, const Portion& rows) {
@@ -90,8 +91,11 @@ Expected<void> Experts::load_experts(const std::string& prefix,
       SLUICE_TRY_VOID(check_like_first(experts_, place_of, on_device));
     }
     // All experts' input rows are quantized with the scales of the first.
-    SLUICE_TRY_VOID(experts_.front().gate_up.share_input_scales(
-        experts_.back().gate_up, place_of(is_pair ? "ffn_gate_up_exps" : "ffn_up_exps")));
+    const char* const first_stem = is_pair      ? "ffn_gate_up_exps"
+                                   : is_gated() ? "ffn_gate_exps"
+                                                : "ffn_up_exps";
+    SLUICE_TRY_VOID(experts_.front().gate_up.share_input_scales(experts_.back().gate_up,
+                                                                place_of(first_stem)));
     SLUICE_TRY_VOID(
         experts_.front().down.share_input_scales(experts_.back().down, place_of("ffn_down_exps")));
   }
@@ -100,6 +104,21 @@ Expected<void> Experts::load_experts(const std::string& prefix,
   for (const Pair& pair : experts_) {
     joined_down_.push_back({&pair.down.weight(0), pair.down.bias(0), 0});
   }
+  return {};
+}
+
+Expected<void> Experts::load_latents(const std::string& prefix,
+                                     int32_t bits,
+                                     WeightStore& weights) {
+  if (config_.moe.latent == 0) return {};
+  const auto load = [&](const char* name, int64_t n, int64_t k) {
+    const std::string stem = prefix + name;
+    const std::array<Projection::Part, 1> part = {
+        {{.stem = stem, .n = n, .bias = weights.has(stem + ".bias")}}};
+    return Projection::load(weights, part, k, bits);
+  };
+  SLUICE_TRY(latent_down_, load("ffn_latent_down", config_.moe.latent, config_.hidden));
+  SLUICE_TRY(latent_up_, load("ffn_latent_up", config_.hidden, config_.moe.latent));
   return {};
 }
 
@@ -124,11 +143,9 @@ Expected<void> Experts::check_like_first(
                       place_of(stem) + ": found type " + name(other) + ", expected " + name(one) +
                           ", that of the layer's first expert");
   };
-  for (size_t i = 0; i < first.gate_up.weights().size(); ++i) {
-    const bool is_up = i + 1 == first.gate_up.weights().size();
-    SLUICE_TRY_VOID(
-        check(is_up ? "ffn_up_exps" : "ffn_gate_exps", first.gate_up, last.gate_up, i));
-  }
+  const size_t num_parts = first.gate_up.weights().size();
+  if (num_parts == 2) SLUICE_TRY_VOID(check("ffn_gate_exps", first.gate_up, last.gate_up, 0));
+  SLUICE_TRY_VOID(check("ffn_up_exps", first.gate_up, last.gate_up, num_parts - 1));
   return check("ffn_down_exps", first.down, last.down, 0);
 }
 
@@ -183,7 +200,7 @@ Experts::Buffers Experts::layout(const StepBounds& bounds, Arena& arena) const {
     buffers.shared_bytes = shared_->scratch_bytes(bounds);
     arena.take_bytes(buffers.shared_bytes);
   }
-  buffers.gate_up = arena.take_floats(int64_t{rows} * gate_up_stride());
+  buffers.gate_up = arena.take_floats(rows * gate_up_stride());
   buffers.down_in = LinearInput(down, rows, arena);
   buffers.parts = RankParts(config_, rows, arena);
   if (has_shared_scales(experts_.front().down)) {
@@ -203,7 +220,14 @@ Experts::Buffers Experts::layout(const StepBounds& bounds, Arena& arena) const {
                      .count = take_ints(moe.num_experts),
                      .chosen = take_ints(moe.num_experts),
                      .num_chosen = take_ints(1)};
-  buffers.output = arena.take_floats(int64_t{rows} * config_.hidden);
+  buffers.output = arena.take_floats(int64_t{rows} * expert_width());
+  if (moe.latent > 0) {
+    buffers.latent = arena.take_floats(int64_t{tokens} * align_up(moe.latent, kQuantGroup));
+    buffers.latent_sum = arena.take_floats(int64_t{tokens} * moe.latent);
+    const std::array<const Projection*, 2> latents = {&latent_down_, &latent_up_};
+    buffers.latent_down_in = LinearInput(std::span(latents).first(1), tokens, arena);
+    buffers.latent_up_in = LinearInput(std::span(latents).last(1), tokens, arena);
+  }
   if (!shared_gate_.weights().empty()) {
     buffers.shared = arena.take_floats(int64_t{tokens} * config_.hidden);
     buffers.shared_logits = arena.take_floats(tokens);
@@ -326,6 +350,22 @@ void Experts::scale_inputs(const ForwardContext& context, const FfnInput& in) co
                         .x_stride = in.stride});
 }
 
+void Experts::narrow_inputs(const ForwardContext& context, const FfnInput& in) const {
+  LinearInput rows = buffers_.latent_down_in;
+  rows.set_num_rows(static_cast<int32_t>(context.batch.token_ids.size()));
+  rows.quantize(context.exec, latent_down_, in.plain, in.stride);
+  const ProjectionOutput latent = {buffers_.latent, align_up(config_.moe.latent, kQuantGroup)};
+  project(context.exec, latent_down_, rows, {&latent, 1}, kernels::Epilogue::kStore);
+}
+
+void Experts::add_widened(const ForwardContext& context, const HalfOutput& out) const {
+  LinearInput rows = buffers_.latent_up_in;
+  rows.set_num_rows(static_cast<int32_t>(context.batch.token_ids.size()));
+  rows.quantize(context.exec, latent_up_, buffers_.latent_sum, config_.moe.latent);
+  const kernels::Epilogue epilogue = shared_ == nullptr ? out.epilogue : kernels::Epilogue::kAdd;
+  project(context.exec, latent_up_, rows, {&out.rows, 1}, epilogue, &out.then);
+}
+
 // Adds or stores the shared experts' output. A gate is a router of one expert, which weighs it by
 // the sigmoid of its logit.
 void Experts::add_shared(const ForwardContext& context,
@@ -362,25 +402,27 @@ void Experts::forward(const ForwardContext& context,
                       const HalfOutput& out) const {
   const kernels::ExecContext& exec = context.exec;
   const MoeConfig& moe = config_.moe;
-  const int64_t hidden = config_.hidden;
+  const int64_t width = expert_width();
   const auto num_tokens = static_cast<int32_t>(context.batch.token_ids.size());
   if (shared_ != nullptr) add_shared(context, in, out);
   const std::span<const int32_t> rows = route(context, in);
   const int32_t num_rows = max_rows(num_tokens);
   const bool scaled = moe.scales_inputs;
   if (scaled) scale_inputs(context, in);
+  const bool is_narrow = moe.latent > 0;
+  if (is_narrow) narrow_inputs(context, in);
+  const float* const x = is_narrow ? buffers_.latent : scaled ? buffers_.scaled : in.plain;
   LinearInput expert_in = buffers_.expert_in;
   expert_in.set_num_rows(num_rows);
   expert_in.fill_for(experts_.front().gate_up, [&](const kernels::Activations& each) {
     kernels::quantize_activations(exec,
-                                  {.x = scaled ? buffers_.scaled : in.plain,
-                                   .x_stride = in.stride,
+                                  {.x = x,
+                                   .x_stride = is_narrow ? align_up(width, kQuantGroup) : in.stride,
                                    .out = each,
                                    .rows = rows,
                                    .repeat = moe.top_k});
   });
-  run_experts(
-      exec, grouped_gate_up_, expert_in, {buffers_.gate_up, gate_up_stride()});
+  run_experts(exec, grouped_gate_up_, expert_in, {buffers_.gate_up, gate_up_stride()});
   const Projection& down = experts_.front().down;
   LinearInput down_in = buffers_.down_in;
   down_in.set_num_rows(num_rows);
@@ -389,21 +431,23 @@ void Experts::forward(const ForwardContext& context,
   run_experts(exec,
               grouped_down_,
               down_in,
-              {whole ? buffers_.output : buffers_.parts.sums, hidden},
+              {whole ? buffers_.output : buffers_.parts.sums, width},
               down.segments());
   if (!whole) join_experts(context, down_in);
-  const bool stores = shared_ == nullptr && out.epilogue == kernels::Epilogue::kStore;
+  const bool stores =
+      is_narrow || (shared_ == nullptr && out.epilogue == kernels::Epilogue::kStore);
   kernels::moe_combine(exec,
                        {.y = buffers_.output,
-                        .y_stride = hidden,
+                        .y_stride = width,
                         .rows = buffers_.rows,
                         .weights = scaled ? buffers_.one.weights : buffers_.weights,
                         .num_rows = num_tokens,
                         .top_k = moe.top_k,
-                        .n = config_.hidden,
+                        .n = expert_width(),
                         .adds = !stores,
-                        .x = out.rows.data,
-                        .x_stride = out.rows.stride});
+                        .x = is_narrow ? buffers_.latent_sum : out.rows.data,
+                        .x_stride = is_narrow ? width : out.rows.stride});
+  if (is_narrow) return add_widened(context, out);
   kernels::run_row_steps(exec, out.then);
 }
 

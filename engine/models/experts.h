@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A feed-forward half that is a mixture of experts: a router, gated pairs of matrices (or one
-// matrix and a function without a gate) of which each token takes some, and, in some families,
-// shared experts that every token takes.
+// A feed-forward half that is a mixture of experts: a router, gated pairs of matrices, or matrices
+// without a gate, of which each token takes some, and, in some families, shared experts that every
+// token takes. Experts may read and write a narrower row: a matrix leads to it, another back.
 #pragma once
 
 #include <array>
@@ -55,7 +55,7 @@ class Experts final : public Ffn {
   // Rows are (token, choice) pairs sorted by expert; each expert's first row is aligned to
   // activation blocks.
   struct Buffers {
-    float* gate_up = nullptr;  // [rows, 2 * width], or [rows, width] without gates
+    float* gate_up = nullptr;  // [rows, 2 * width], or [rows, width] without a gate
     LinearInput down_in;
     RankParts parts;
     float* gated = nullptr;    // [rows, padded width] unquantized, if ranks share its scale
@@ -64,7 +64,12 @@ class Experts final : public Ffn {
     int32_t* ids = nullptr;    // [tokens, top_k]
     int32_t* rows = nullptr;   // [tokens, top_k]
     kernels::ExpertRows experts;
-    float* output = nullptr;  // [rows, hidden]
+    float* output = nullptr;  // [rows, expert width]
+    // Where experts are narrower: what they read and the sum of what they write.
+    float* latent = nullptr;      // [tokens, padded expert width]
+    float* latent_sum = nullptr;  // [tokens, expert width]
+    LinearInput latent_down_in;
+    LinearInput latent_up_in;
     LinearInput router_in;
     LinearInput expert_in;
     float* scaled = nullptr;   // [tokens, padded hidden], where weights multiply inputs
@@ -96,6 +101,7 @@ class Experts final : public Ffn {
 
   Expected<void> load_router(const std::string& prefix, int32_t bits, WeightStore& weights);
   Expected<void> load_experts(const std::string& prefix, int32_t bits, WeightStore& weights);
+  Expected<void> load_latents(const std::string& prefix, int32_t bits, WeightStore& weights);
   // Checks that the last expert has the same formats as the first.
   static Expected<void> check_like_first(
       const std::vector<Pair>& experts,
@@ -135,6 +141,20 @@ class Experts final : public Ffn {
                   kernels::RouterScore score) const;
   // Scales every token's row by the weight of its only expert, whose output then has weight 1.
   void scale_inputs(const ForwardContext& context, const FfnInput& in) const;
+  // Leads every token's row to the experts' width, and the sum of their outputs back.
+  void narrow_inputs(const ForwardContext& context, const FfnInput& in) const;
+  void add_widened(const ForwardContext& context, const HalfOutput& out) const;
+
+  [[nodiscard]] bool is_gated() const { return kernels::is_gated(config_.gate_function); }
+
+  // The width of what an expert reads and writes.
+  [[nodiscard]] int32_t expert_width() const {
+    return config_.moe.latent > 0 ? config_.moe.latent : config_.hidden;
+  }
+
+  [[nodiscard]] int64_t gate_up_stride() const {
+    return (is_gated() ? 2 : 1) * int64_t{layer_.ffn_hidden};
+  }
 
   const ModelConfig& config_;
   const LayerConfig& layer_;
@@ -147,6 +167,8 @@ class Experts final : public Ffn {
   std::vector<kernels::ExpertMatrix> joined_down_;  // one per expert, with its bias
   std::unique_ptr<DenseFfn> shared_;
   Projection shared_gate_;  // of one row; empty: the shared experts' output is added as it is
+  Projection latent_down_;  // these two are empty where experts have the model's width
+  Projection latent_up_;
   Buffers buffers_;
 };
 

@@ -34,6 +34,10 @@ class Mixer : public Half {
   [[nodiscard]] virtual KvGroupSpec group(DType dtype) const = 0;
   // What reads the half's input rows.
   [[nodiscard]] virtual const Projection& input() const = 0;
+
+  // A mixer that this one runs, which caches a group of its own; null: none.
+  [[nodiscard]] virtual const Mixer* beside() const { return nullptr; }
+
   // `rope`: the layer's, or null.
   virtual void forward(const ForwardContext& context,
                        const LayerCache& cache,
@@ -65,11 +69,13 @@ class Ffn : public Half {
                        const HalfOutput& out) const = 0;
 };
 
-// The bytes that suffice for any of these halves.
+// The bytes that suffice for any of these halves, of which some may be null.
 template <typename Halves>
 int64_t largest_scratch(const Halves& halves, const StepBounds& bounds) {
   int64_t most = 0;
-  for (const auto& half : halves) most = std::max(most, half->scratch_bytes(bounds));
+  for (const auto& half : halves) {
+    if (half != nullptr) most = std::max(most, half->scratch_bytes(bounds));
+  }
   return most;
 }
 

@@ -8,7 +8,8 @@
 
 namespace sluice {
 
-// Take the tensors of one layer's half from the store. `config` must outlive it.
+// Take the tensors of one layer's half from the store; null: the layer has no such half. `config`
+// must outlive it.
 Expected<std::unique_ptr<Mixer>> load_mixer(const ModelConfig& config,
                                             int32_t layer,
                                             int32_t activation_bits,

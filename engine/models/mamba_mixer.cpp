@@ -108,6 +108,7 @@ Expected<void> MambaMixer::load_vectors(const std::string& prefix, WeightStore& 
   dt_bias_ = weights.place(std::move(dt_bias));
   SLUICE_TRY(std::vector<float> skip, weights.flat(prefix + "mamba_skip.weight", heads));
   skip_ = weights.place(std::move(skip));
+  if (!mamba_.has_norm) return {};
   // GGUF has a row of the norm for each group.
   const int32_t width = heads * mamba_.head_dim;
   const std::array<std::pair<int32_t, Portion>, 1> own = {{{0, rows_of(heads_, mamba_.head_dim)}}};
@@ -158,7 +159,9 @@ void MambaMixer::project_rows(const ForwardContext& context, const LinearInput& 
     outputs[i] = {buffers_.rows + column, stride()};
     column += in_.weight(i).n;
   }
-  project(context.exec, in_, in, outputs, kernels::Epilogue::kStore);
+  kernels::RowSteps then;
+  add_scales(static_cast<int32_t>(context.batch.token_ids.size()), then);
+  project(context.exec, in_, in, outputs, kernels::Epilogue::kStore, &then);
 }
 
 void MambaMixer::run_mamba(const ForwardContext& context, const LayerCache& cache) const {
@@ -205,6 +208,41 @@ void MambaMixer::run_mamba(const ForwardContext& context, const LayerCache& cach
                    .state = state_table(context.batch, cache, 1)});
 }
 
+void MambaMixer::add_scales(int32_t num_rows, kernels::RowSteps& steps) const {
+    const std::array<int32_t, 5> widths = {
+      inner(), inner(), of_groups(), of_groups(), mamba_.num_heads};
+  float* x = buffers_.rows;
+  for (size_t i = 0; i < widths.size(); ++i) {
+    if (mamba_.scales[i] != 1) {
+      steps.add(kernels::ScaleRowsArgs{.x = x,
+                                       .x_stride = stride(),
+                                       .num_rows = num_rows,
+                                       .n = widths[i],
+                                       .scale = mamba_.scales[i]});
+    }
+    x += widths[i];
+  }
+}
+
+// Multiplies the output by its gate and quantizes it: of a layer without a norm, on one rank.
+void MambaMixer::run_gate(const ForwardContext& context, const LinearInput& out_in) const {
+  float* const output = buffers_.rows + output_column();
+  kernels::RowSteps steps;
+  if (mamba_.output_scale != 1) {
+    steps.add(kernels::ScaleRowsArgs{
+        .x = output,
+        .x_stride = stride(),
+        .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
+        .n = inner(),
+        .scale = mamba_.output_scale});
+  }
+  out_in.fill_for(out_, [&](const kernels::Activations& rows) {
+    steps.add(kernels::GateMulArgs{
+        .gate = buffers_.rows, .up = output, .stride = stride(), .out = rows});
+  });
+  kernels::run_row_steps(context.exec, steps);
+}
+
 // Norms the output behind its gate and quantizes it. False: a rank has failed.
 bool MambaMixer::run_norm(const ForwardContext& context, const LinearInput& out_in) const {
   const auto num_rows = static_cast<int32_t>(context.batch.token_ids.size());
@@ -243,6 +281,13 @@ bool MambaMixer::run_norm(const ForwardContext& context, const LinearInput& out_
     after = before;
   }
   after.add(norm);
+  if (mamba_.output_scale != 1) {
+    after.add(kernels::ScaleRowsArgs{.x = output,
+                                     .x_stride = stride(),
+                                     .num_rows = num_rows,
+                                     .n = inner(),
+                                     .scale = mamba_.output_scale});
+  }
   const bool shared_scales = has_shared_scales(out_);
   if (!shared_scales) out_in.add_quantize_steps(out_, output, stride(), after);
   kernels::run_row_steps(context.exec, after);
@@ -261,7 +306,11 @@ void MambaMixer::forward(const ForwardContext& context,
   run_mamba(context, cache);
   LinearInput out_in = buffers_.out_in;
   out_in.set_num_rows(static_cast<int32_t>(context.batch.token_ids.size()));
-  if (!run_norm(context, out_in)) return;
+  if (!mamba_.has_norm) {
+    run_gate(context, out_in);
+  } else if (!run_norm(context, out_in)) {
+    return;
+  }
   project_to_stream(context, out_, out_in, buffers_.parts, out.rows, out.epilogue, out.then);
 }
 

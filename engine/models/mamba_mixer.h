@@ -56,7 +56,9 @@ class MambaMixer final : public Mixer {
   Buffers layout(const StepBounds& bounds, Arena& arena) const;
   void project_rows(const ForwardContext& context, const LinearInput& in) const;
   void run_mamba(const ForwardContext& context, const LayerCache& cache) const;
+  void add_scales(int32_t num_rows, kernels::RowSteps& steps) const;
   bool run_norm(const ForwardContext& context, const LinearInput& out_in) const;
+  void run_gate(const ForwardContext& context, const LinearInput& out_in) const;
 
   [[nodiscard]] int32_t inner() const { return heads_.count * mamba_.head_dim; }
 

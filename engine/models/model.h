@@ -4,6 +4,7 @@
 #pragma once
 
 #include <algorithm>
+#include <array>
 #include <cstddef>
 #include <cstdint>
 #include <limits>
@@ -57,7 +58,9 @@ enum class MixerKind : uint8_t {
   kDelta,      // the gated delta rule (kernels/recurrent.h)
   kShortConv,  // a short convolution between two gates
   kMamba2,     // Mamba-2 (kernels/recurrent.h)
+  kAttentionBesideMamba2,  // both read the same rows, and their outputs are added
   kLatent,     // attention on one compressed vector a token (kernels/latent_attention.h)
+  kNone,       // the layer is a feed-forward half alone
 };
 
 // The feed-forward half of a layer.
@@ -65,6 +68,7 @@ enum class FfnKind : uint8_t {
   kDense,
   kExperts,
   kBoth,  // side by side, each normed on its own; the dense half is what else are shared experts
+  kNone,  // the layer is a mixer alone
 };
 
 // LongRoPE's factors: the long ones apply if the served context exceeds the original one.
@@ -147,6 +151,9 @@ struct MoeConfig {
   int32_t top_k = 0;
   int32_t ffn_hidden = 0;     // per expert
   int32_t shared_hidden = 0;  // of the shared experts, as one; 0: none
+  // Width of what experts read and write, between two matrices that all of a layer share; 0: the
+  // model's own.
+  int32_t latent = 0;
   kernels::Router router;
   bool bias = false;          // router and experts have biases
   bool choice_bias = false;   // a tensor of terms that change the choice, not the weights
@@ -176,6 +183,10 @@ struct MambaConfig {
   // Limits of the steps.
   float min_step = 0;
   float max_step = std::numeric_limits<float>::infinity();
+  bool has_norm = true;  // false: the output is gated only
+  // Factors of what the first matrix gives, in its order: gates, x, B, C and steps.
+  std::array<float, 5> scales = {1, 1, 1, 1, 1};
+  float output_scale = 1;
 };
 
 // Layers of latent attention, equal in a model.
@@ -248,6 +259,8 @@ struct ModelConfig {
   float max_alibi_bias = 0;
   float embedding_scale = 1;
   float residual_scale = 1;  // factor of each half's output
+  float gate_scale = 1;      // of a dense half's gate, before its function
+  float dense_scale = 1;     // of a dense half's output
   float logit_scale = 1;
   float logit_soft_cap = 0;
   HeadConfig head;           // if used, vocab_size counts the tokens it chooses from
@@ -282,7 +295,8 @@ struct ModelConfig {
   [[nodiscard]] bool is_recurrent() const {
     return std::ranges::any_of(layers, [](const LayerConfig& layer) {
       return layer.mixer == MixerKind::kDelta || layer.mixer == MixerKind::kShortConv ||
-             layer.mixer == MixerKind::kMamba2;
+             layer.mixer == MixerKind::kMamba2 ||
+             layer.mixer == MixerKind::kAttentionBesideMamba2;
     });
   }
 
@@ -299,8 +313,10 @@ struct ModelConfig {
 
 // One KV group: the layers that share a block table, and the shape of its entries.
 struct LayerGroup {
-  KvGroupSpec spec;             // num_blocks is set by the memory plan
-  std::vector<int32_t> layers;  // ascending; spec.num_layers of them
+  KvGroupSpec spec;  // num_blocks is set by the memory plan
+  // Ascending; spec.num_layers of them. What a layer caches for a second mixer is that of layer
+  // i + ModelConfig::num_layers.
+  std::vector<int32_t> layers;
   // Layers that read the planes of one of those, and which.
   std::vector<std::pair<int32_t, int32_t>> readers = {};
 };
@@ -357,7 +373,8 @@ struct LayerCache {
   std::vector<KvPlaneView> planes;
 };
 
-// Returns where the layers of these groups, which a model has, have their planes; by layer.
+// Returns where the layers of these groups, which a model has, have their planes; by layer, those
+// of second mixers behind all others.
 std::vector<LayerCache> layer_caches(std::span<const LayerGroup> groups, const KvStorage& storage);
 
 // A draft head's input beside tokens: one row per token, in operators' memory.
@@ -370,7 +387,7 @@ struct HiddenRows {
 struct ForwardContext {
   const kernels::ExecContext& exec;
   const ForwardBatch& batch;
-  std::span<const LayerCache> caches;    // by layer
+  std::span<const LayerCache> caches;    // of layer_caches()
   HiddenRows hidden = {};                // for a head
   Communicator* communicator = nullptr;  // null with one rank
 };

@@ -60,6 +60,11 @@ Expected<void> read_recurrent_layers(const Checkpoint& checkpoint,
     config.layers[at].mixer = kind;
     config.layers[at].rope = -1;
   }
+  return read_conv_taps(checkpoint, config);
+}
+
+Expected<void> read_conv_taps(const Checkpoint& checkpoint, ModelConfig& config) {
+  const Metadata& metadata = checkpoint.metadata();
   const char* const taps = metadata.has("shortconv.l_cache") ? "shortconv.l_cache"
                                                              : "ssm.conv_kernel";
   SLUICE_TRY(config.conv_taps, metadata.get_count(taps, kernels::kMaxConvTaps));
@@ -114,17 +119,16 @@ Expected<int32_t> read_mamba_head(const Metadata& metadata, const ModelConfig& c
                         "a multiple of " + std::to_string(config.mamba.num_heads) + " heads");
 }
 
-// Infinity is no number of JSON: a file spells it as null, text or an object.
 Expected<void> read_step_limits(const Metadata& metadata, MambaConfig& mamba) {
   constexpr const char* kLimits = "ssm.step_limits";
-  const Expected<std::vector<double>> limits = metadata.get_numbers(kLimits);
-  if (!limits) return {};
-  if (limits->size() != 2 || !((*limits)[0] >= 0) || !((*limits)[1] > (*limits)[0])) {
+  if (!metadata.has(kLimits)) return {};
+  SLUICE_TRY(const std::vector<double> limits, metadata.get_numbers(kLimits));
+  if (limits.size() != 2 || !(limits[0] >= 0) || !(limits[1] > limits[0])) {
     return metadata.wrong(
-        kLimits, std::to_string(limits->size()) + " elements", "the least and the largest step");
+        kLimits, std::to_string(limits.size()) + " elements", "the least and the largest step");
   }
-  mamba.min_step = static_cast<float>((*limits)[0]);
-  mamba.max_step = static_cast<float>((*limits)[1]);
+  mamba.min_step = static_cast<float>(limits[0]);
+  mamba.max_step = static_cast<float>(limits[1]);
   return {};
 }
 

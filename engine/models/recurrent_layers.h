@@ -15,6 +15,9 @@ Expected<void> read_recurrent_layers(const Checkpoint& checkpoint,
                                      int32_t usual_interval,
                                      ModelConfig& config);
 
+// Reads the taps of the convolutions of recurrent layers, which the function above does as well.
+Expected<void> read_conv_taps(const Checkpoint& checkpoint, ModelConfig& config);
+
 // Reads the sizes of Mamba-2 layers and the limits of their steps. kDataLoss: sizes that no such
 // layer has.
 Expected<void> read_mamba(const Checkpoint& checkpoint, ModelConfig& config);

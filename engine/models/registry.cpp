@@ -25,6 +25,7 @@ extern const ModelSpec kErnie45Spec;
 extern const ModelSpec kErnie45MoeSpec;
 extern const ModelSpec kExaone4Spec;
 extern const ModelSpec kExaoneSpec;
+extern const ModelSpec kFalconH1Spec;
 extern const ModelSpec kGemma2Spec;
 extern const ModelSpec kGemma3Spec;
 extern const ModelSpec kGemma4Spec;
@@ -68,6 +69,8 @@ extern const ModelSpec kMistralSpec;
 extern const ModelSpec kMistral4Spec;
 extern const ModelSpec kMixtralSpec;
 extern const ModelSpec kModernBertSpec;
+extern const ModelSpec kNemotronHMoeSpec;
+extern const ModelSpec kNemotronHSpec;
 extern const ModelSpec kNemotronSpec;
 extern const ModelSpec kNewSpec;
 extern const ModelSpec kNomicBertMoeSpec;
@@ -106,24 +109,20 @@ constexpr std::array kSpecs = {
     &kBailingSpec,
     &kBambaSpec, &kBertSpec, &kCamembertSpec, &kCohere2Spec, &kCohereSpec,
     &kDeepseekV2Spec, &kDeepseekV32Spec, &kDeepseekV3Spec, &kDots1Spec, &kErnie45MoeSpec,
-    &kErnie45Spec, &kExaone4Spec,
-    &kExaoneSpec,
-    &kGemma2Spec, &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec,
-    &kGemmaEmbeddingSpec, &kGemmaSpec,
-    &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGlmMoeDsaSpec, &kGptOssSpec,
-    &kGranite4Spec, &kGraniteHybridSpec, &kGraniteMoeSharedSpec,
-    &kGlm4vMoeSpec, &kGlm4vSpec, &kGraniteMoeSpec, &kGraniteSpec, &kGteSpec, &kHeliumSpec,
-    &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kInternLm2FileSpec, &kInternLm2Spec,
-    &kInternLm3Spec, &kJais2Spec, &kKimiK2Spec,
-    &kLfm2MoeSpec, &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec,
-    &kMiniCpm3Spec, &kMiniCpmSpec,
+    &kErnie45Spec, &kExaone4Spec, &kExaoneSpec, &kFalconH1Spec, &kGemma2Spec, &kGemma3Spec,
+    &kGemma4Spec, &kGemma4UnifiedSpec, &kGemmaEmbeddingSpec, &kGemmaSpec, &kGlm4MoeLiteSpec,
+    &kGlm4MoeSpec, &kGlm4Spec, &kGlm4vMoeSpec, &kGlm4vSpec, &kGlmMoeDsaSpec, &kGptOssSpec,
+    &kGranite4Spec, &kGraniteHybridSpec, &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec,
+    &kGteSpec, &kHeliumSpec, &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kInternLm2FileSpec,
+    &kInternLm2Spec, &kInternLm3Spec, &kJais2Spec, &kKimiK2Spec, &kLfm2MoeSpec, &kLfm2Spec,
+    &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec, &kMiniCpm3Spec, &kMiniCpmSpec,
     &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec, &kMistral4Spec, &kMistralSpec,
-    &kMixtralSpec, &kModernBertSpec, &kNemotronSpec, &kNewSpec, &kNomicBertMoeSpec, &kNomicBertSpec,
-    &kOlmo2Spec, &kOlmo3Spec, &kOlmoeSpec, &kPhi3Spec, &kPhi4MmSpec, &kQwen25VlSpec, &kQwen2MoeSpec,
-    &kQwen2Spec, &kQwen2VlFileSpec, &kQwen2VlSpec, &kQwen35MoeSpec, &kQwen35Spec, &kQwen3MoeSpec,
-    &kQwen3NextSpec, &kQwen3Spec, &kQwen3VlFileSpec, &kQwen3VlMoeFileSpec, &kQwen3VlMoeSpec,
-    &kQwen3VlSpec, &kRobertaSpec,
-    &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec, &kStableLmSpec, &kStep3p5Spec, &kXlmRobertaSpec,
+    &kMixtralSpec, &kModernBertSpec, &kNemotronHMoeSpec, &kNemotronHSpec, &kNemotronSpec, &kNewSpec,
+    &kNomicBertMoeSpec, &kNomicBertSpec, &kOlmo2Spec, &kOlmo3Spec, &kOlmoeSpec, &kPhi3Spec,
+    &kPhi4MmSpec, &kQwen25VlSpec, &kQwen2MoeSpec, &kQwen2Spec, &kQwen2VlFileSpec, &kQwen2VlSpec,
+    &kQwen35MoeSpec, &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kQwen3VlFileSpec,
+    &kQwen3VlMoeFileSpec, &kQwen3VlMoeSpec, &kQwen3VlSpec, &kRobertaSpec, &kSeedOssSpec,
+    &kSmolLm3Spec, &kSolarOpenSpec, &kStableLmSpec, &kStep3p5Spec, &kXlmRobertaSpec,
 };
 
 template <typename Is>

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <charconv>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -88,6 +89,64 @@ void take_ffn_types(const Json& config, Metadata& metadata) {
   std::vector<double> sparse;
   for (const Json& type : *types) sparse.push_back(type == "sparse" ? 1 : 0);
   metadata.set("expert_layers", "mlp_layer_types", std::move(sparse));
+}
+
+void take_layer_kinds(const Json& config, Metadata& metadata) {
+  struct Kind {
+    std::string_view type;
+    std::string_view older;
+    std::string_view letter;  // of a pattern
+  };
+
+  constexpr Kind kKinds[] = {{"full_attention", "attention", "*"},
+                             {"linear_attention", "mamba", "M"},
+                             {"mlp", "mlp", "-"},
+                             {"moe", "moe", "E"}};
+  const Json* list = json_field(config, "layers_block_type");
+  const Json* pattern = json_field(config, "hybrid_override_pattern");
+  std::vector<std::string> types;
+  if (list != nullptr && list->is_array()) {
+    for (const Json& type : *list) types.push_back(type.is_string() ? type.get<std::string>() : "");
+  } else if (list == nullptr && pattern != nullptr && pattern->is_string()) {
+    for (const char letter : pattern->get_ref<const std::string&>()) types.emplace_back(1, letter);
+  }
+  if (types.empty()) return;
+  std::vector<double> kinds;
+  std::vector<double> recurrent;
+  for (const std::string& type : types) {
+    const auto found = std::ranges::find_if(kKinds, [&type](const Kind& kind) {
+      return kind.type == type || kind.older == type || kind.letter == type;
+    });
+    const bool is_known = found != std::end(kKinds);
+    kinds.push_back(is_known ? static_cast<double>(found - std::begin(kKinds)) : -1);
+    recurrent.push_back(kinds.back() == 1 ? 1 : 0);
+  }
+  const char* const place = list != nullptr ? "layers_block_type" : "hybrid_override_pattern";
+  if (!metadata.has("block_count")) {
+    metadata.set("block_count", place, static_cast<uint64_t>(kinds.size()));
+  }
+  metadata.set("layer_kinds", place, std::move(kinds));
+  metadata.set("attention.recurrent_layers", place, std::move(recurrent));
+}
+
+void take_step_limits(const Json& config, Metadata& metadata) {
+  const Json* limits = json_field(config, "time_step_limit");
+  if (limits == nullptr || !limits->is_array() || limits->size() != 2) return;
+  const Json& least = (*limits)[0];
+  const Json& most = (*limits)[1];
+  const auto is_infinity = [](const Json& value) {
+    return value == "inf" || value == "Infinity";
+  };
+  const Json* object = json_field(most, "__float__");
+  const bool has_no_end =
+      most.is_null() || is_infinity(most) || (object != nullptr && is_infinity(*object));
+  if (!least.is_number() || !(most.is_number() || has_no_end)) return;
+  metadata.set(
+      "ssm.step_limits",
+      "time_step_limit",
+      std::vector<double>{
+          least.get<double>(),
+          has_no_end ? std::numeric_limits<double>::infinity() : most.get<double>()});
 }
 
 void take_indexer_types(const Json& config, Metadata& metadata) {

@@ -17,6 +17,15 @@ void take_layer_types(const nlohmann::json& config, bool may_go_on, Metadata& me
 // Determines the layers with experts from their types, or from their numbers.
 void take_ffn_types(const nlohmann::json& config, Metadata& metadata);
 
+// Determines what layers of one half each are, and how many there are if nothing else says it:
+// layer_kinds has 0 for attention, 1 for a recurrent layer, 2 for a dense half, 3 for experts and
+// -1 for what is none of them.
+void take_layer_kinds(const nlohmann::json& config, Metadata& metadata);
+
+// Reads the limits of recurrent layers' steps, of which the larger one may be infinite: no number
+// of JSON, it is spelled as null, a text or an object.
+void take_step_limits(const nlohmann::json& config, Metadata& metadata);
+
 // Determines the layers with an indexer of their own, from their types or from a rule: 1, or 0 for
 // one that reads an earlier one's choice; -1 for what neither is.
 void take_indexer_types(const nlohmann::json& config, Metadata& metadata);

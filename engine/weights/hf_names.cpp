@@ -144,7 +144,8 @@ std::string stored_in_layer(const FileSpec& spec, std::string_view ours) {
 std::string_view without_prefix(std::string_view name) {
   for (const std::string_view prefix :
        {std::string_view("language_model."), std::string_view("model.language_model."),
-        std::string_view("model.text_model.")}) {
+        std::string_view("model.text_model."),
+        std::string_view("backbone.")}) {
     if (name.starts_with(prefix)) return name.substr(prefix.size());
   }
   return name;

@@ -558,6 +558,39 @@ TEST(HfKeys, NumbersThatContradictTheFileAreRefused) {
             std::string::npos);
 }
 
+TEST(HfKeys, WhatALayerOfOneHalfCannotBeIsRefused) {
+  EXPECT_NE(refusal("nemotron-h", "layers_block_type", {"mamba", "mlp", "conv", "mlp", "mlp"})
+                .find("layers_block_type: found an unknown type of layer 2"),
+            std::string::npos);
+  EXPECT_NE(refusal("nemotron-h", "num_hidden_layers", 4)
+                .find("layers_block_type: found 5 elements, expected one for each of 4 layers"),
+            std::string::npos);
+  EXPECT_NE(refusal("nemotron-h", "mamba_hidden_act", "gelu").find("mamba_hidden_act: found gelu"),
+            std::string::npos);
+  EXPECT_NE(refusal("nemotron-h", "mlp_hidden_act", "silu").find("mlp_hidden_act: found"),
+            std::string::npos);
+  EXPECT_NE(refusal("nemotron-h-latent", "moe_latent_size", nullptr).find("up_proj"),
+            std::string::npos)
+      << refusal("nemotron-h-latent", "moe_latent_size", nullptr);
+  EXPECT_NE(refusal("nemotron-h", "time_step_limit", {0.1, "large"}).find("time_step_limit: found"),
+            std::string::npos);
+  EXPECT_EQ(refusal("nemotron-h", "time_step_limit", {0.1, nullptr}), "");
+}
+
+TEST(HfKeys, FactorsThatHaveNoPlaceAreRefused) {
+  const auto expect_refused = [](const char* key, const nlohmann::json& value, const char* what) {
+    const std::string error = refusal("falcon-h1", key, value);
+    EXPECT_NE(error.find(std::string(key) + ": found " + what), std::string::npos) << error;
+  };
+  expect_refused("ssm_multipliers", {1, 1, 1, 1}, "4 elements, expected 5 positive numbers");
+  expect_refused("ssm_multipliers", {1, 1, 1, 1, -1}, "5 elements");
+  expect_refused("mlp_multipliers", {1}, "1 elements");
+  expect_refused("key_multiplier", -2, "-2");
+  const std::string error = refusal("falcon-h1-norm", "mamba_norm_before_gate", true);
+  EXPECT_NE(error.find("mamba_rms_norm: found a norm before the gate"), std::string::npos) << error;
+  EXPECT_EQ(refusal("falcon-h1", "mamba_norm_before_gate", true), "");  // it has no norm
+}
+
 TEST(HfKeys, ScalingNeedsItsFactor) {
   for (const char* type : {"linear", "dynamic", "llama3"}) {
     EXPECT_NE(refusal("llama", "rope_parameters", {{"rope_type", type}}).find("found nothing"),

@@ -129,7 +129,7 @@ class States : public ::testing::TestWithParam<std::string> {
   }
 
   static int64_t few_bytes() {
-    if (GetParam() == "engine-mamba") return 300'000;
+    if (GetParam() == "engine-mamba" || GetParam() == "engine-halves") return 300'000;
     return GetParam() == "engine-conv" ? 160'000 : 400'000;
   }
 
@@ -279,9 +279,16 @@ TEST_P(States, APredictionChangesNothing) {
 
 INSTANTIATE_TEST_SUITE_P(Models,
                          States,
-                         ::testing::Values("engine-delta", "engine-conv", "engine-mamba"),
+                         ::testing::Values(
+                             "engine-delta",
+                             "engine-conv",
+                             "engine-mamba",
+                             "engine-halves",
+                             "engine-two-mixers"),
                          [](const auto& info) {
                            if (info.param == "engine-mamba") return "Mamba2";
+                           if (info.param == "engine-halves") return "LayersOfOneHalf";
+                           if (info.param == "engine-two-mixers") return "LayersOfTwoMixers";
                            return info.param == "engine-delta" ? "Delta" : "ShortConv";
                          });
 

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <limits>
 #include <string>
 #include <utility>
 #include <vector>
@@ -121,6 +122,50 @@ TEST(HfConfig, GraniteCallsFullAttentionByAShorterName) {
       R"({"model_type":"granitemoehybrid","layer_types":["mamba","attention"]})";
   const std::vector<double> mixed = {1, 0};
   EXPECT_EQ(*config_of(kMixed).metadata.get_numbers("attention.recurrent_layers"), mixed);
+}
+
+TEST(HfConfig, LayersOfOneHalfAreListedOrSpelledByLetters) {
+  const std::vector<double> kinds = {1, 2, 0, 3, -1};
+  const std::vector<double> recurrent = {1, 0, 0, 0, 0};
+  for (const char* text :
+       {R"({"model_type":"nemotron_h","layers_block_type":
+            ["linear_attention","mlp","full_attention","moe","conv"]})",
+        R"({"model_type":"nemotron_h","num_hidden_layers":null,"layers_block_type":
+            ["mamba","mlp","attention","moe",7]})",
+        R"({"model_type":"nemotron_h","hybrid_override_pattern":"M-*Ex"})"}) {
+    const HfConfig config = config_of(text);
+    EXPECT_EQ(*config.metadata.get_numbers("layer_kinds"), kinds) << text;
+    EXPECT_EQ(*config.metadata.get_numbers("attention.recurrent_layers"), recurrent) << text;
+    EXPECT_EQ(*config.metadata.get_uint("block_count"), 5U) << text;
+  }
+  // What else the file says is left, for the family to compare.
+  const HfConfig other = config_of(
+      R"({"model_type":"nemotron_h","num_hidden_layers":3,"hybrid_override_pattern":"M-"})");
+  EXPECT_EQ(*other.metadata.get_uint("block_count"), 3U);
+}
+
+TEST(HfConfig, StepsMayHaveOneLimitOnly) {
+  constexpr double kNone = std::numeric_limits<double>::infinity();
+  const auto limits_of = [](const std::string& limits) {
+    const HfConfig config =
+        config_of(R"({"model_type":"nemotron_h","time_step_limit":)" + limits + "}");
+    return config.metadata.get_numbers("ssm.step_limits");
+  };
+  const std::vector<double> least = {0.25, kNone};
+  for (const char* text : {"[0.25,Infinity]",
+                           "[0.25,null]",
+                           R"([0.25,"inf"])",
+                           R"([0.25,"Infinity"])",
+                           R"([0.25,{"__float__":"Infinity"}])"}) {
+    const Expected<std::vector<double>> limits = limits_of(text);
+    ASSERT_TRUE(limits.has_value()) << text;
+    EXPECT_EQ(*limits, least) << text;
+  }
+  const std::vector<double> both = {0, 1.5};
+  EXPECT_EQ(*limits_of("[0,1.5]"), both);
+  for (const char* text : {R"([0.25,"more"])", R"([{"__float__":"NaN"},1])", "\"(0, 1)\""}) {
+    EXPECT_FALSE(limits_of(text).has_value()) << text;
+  }
 }
 
 TEST(HfConfig, EveryCorruptConfigGetsItsLine) {

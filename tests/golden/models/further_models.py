@@ -269,7 +269,9 @@ def plain(config, tensors):
 
 def add_keys(writer, architecture, config):
     """Keys of GGUF files that few families have, as llama.cpp's converter writes them."""
-    if architecture in ("cohere2", "nemotron", "command-r", "stablelm"):
+    if architecture.startswith("nemotron_h"):
+        writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    elif architecture in ("cohere2", "nemotron", "command-r", "stablelm"):
         writer.add_layer_norm_eps(getattr(config, "layer_norm_eps", None) or config.norm_eps)
     else:
         writer.add_layer_norm_rms_eps(getattr(config, "rms_norm_eps", None) or config.norm_eps)

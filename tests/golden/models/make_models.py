@@ -246,7 +246,7 @@ def build(prefix, overrides, seed):
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 1 and "norm" in name and name.endswith("weight"):
-                centred = (config.model_type.startswith(("gemma", "nemotron"))
+                centred = ((config.model_type.startswith("gemma") or config.model_type == "nemotron")
                            and not gemma4.is_gemma4(config))
                 offset = 0.0 if centred or recurrent.centres_norm(config, name) else 1.0
                 weight.copy_(offset + 0.2 * torch.randn_like(weight))
@@ -306,8 +306,7 @@ def save(name, model, kind):
         tensors.update(load_file(file))
     config = further_models.publish(name, folder, config, tensors)
     path.write_text(json.dumps(config, indent=1) + "\n")
-    if name == "qwen3-5-moe":
-        recurrent.publish(folder, config, tensors)
+    recurrent.publish(name, folder, config, tensors)
     gemma4.publish(name, folder, config, tensors)
     return tensors
 
@@ -353,7 +352,7 @@ def gguf_tensors(architecture, config, tensors):
             head, tail = stem.split(".experts.")
             number, part = tail.split(".")
             part = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}.get(part, part)
-            head = head.replace(".feed_forward", ".mlp")
+            head = head.replace(".feed_forward", ".mlp").replace("backbone.", "model.").replace(".mixer", ".mlp")
             experts.setdefault(f"{head}.experts.{part}.{suffix}", {})[int(number)] = array
             continue
         if architecture in ("gemma", "gemma2", "gemma3", "nemotron") and name.endswith("norm.weight"):
@@ -445,7 +444,7 @@ def add_rope(writer, architecture, config, width, arrays, is_old):
 
 def add_experts(writer, architecture, config):
     experts = getattr(config, "num_local_experts", None) or getattr(config, "num_experts", None)
-    if not experts:
+    if not experts or architecture == "nemotron_h":
         return
     width = getattr(config, "moe_intermediate_size", None) or config.intermediate_size
     writer.add_expert_count(experts)
@@ -498,13 +497,15 @@ def write_gguf(path, architecture, config, arrays, kind):
     if gemma4.add_keys(writer, architecture, config, arrays):
         return finish_gguf(writer, arrays, kind)
     down = arrays.get("blk.0.ffn_down.weight")
-    writer.add_feed_forward_length(further_models.ffn_width(config) if down is None else down.shape[1])
+    width = further_models.ffn_width(config) if down is None else down.shape[1]
+    writer.add_feed_forward_length(recurrent.ffn_widths(architecture, config, width))
     writer.add_head_count_kv(recurrent.kv_heads(architecture, config))
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     writer.add_key_length(width)
     writer.add_value_length(width)
     further_models.add_keys(writer, architecture, config)
-    add_rope(writer, architecture, config, width, arrays, path.stem in OLD_GGUF)
+    if architecture not in recurrent.HALVES_ARCHITECTURES:
+        add_rope(writer, architecture, config, width, arrays, path.stem in OLD_GGUF)
     if getattr(config, "sliding_window", None):
         writer.add_sliding_window(config.sliding_window)
     if architecture == "gemma2":

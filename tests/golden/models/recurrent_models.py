@@ -23,6 +23,18 @@ HYBRID = dict(MAMBA, layer_types=["linear_attention", "full_attention", "linear_
               embedding_multiplier=3.0, attention_multiplier=0.09, residual_multiplier=0.4,
               logits_scaling=2.0, intermediate_size=24, shared_intermediate_size=40)
 
+# Layers of one half each.
+HALVES = dict(num_hidden_layers=None, mamba_num_heads=4, mamba_head_dim=16, n_groups=2, ssm_state_size=32,
+              conv_kernel=3, chunk_size=8, n_routed_experts=6, num_experts_per_tok=2,
+              moe_intermediate_size=16, moe_shared_expert_intermediate_size=24,
+              routed_scaling_factor=1.5)
+# Layers of two mixers, and a factor of every product.
+BESIDE = dict(MAMBA, mamba_d_ssm=64, num_hidden_layers=2, embedding_multiplier=3.0, lm_head_multiplier=0.6,
+              key_multiplier=0.8, attention_in_multiplier=1.3, attention_out_multiplier=0.7,
+              ssm_in_multiplier=1.2, ssm_out_multiplier=0.9, ssm_multipliers=[0.7, 1.1, 0.6, 0.8, 1.5],
+              mlp_multipliers=[1.4, 0.8], mamba_norm_before_gate=False)
+MIXER, FULL, DENSE, EXPERTS = "linear_attention", "full_attention", "mlp", "moe"
+
 # Rows of make_models.MODELS.
 MODELS = {
     # Recurrent layers: prompts longer than a chunk of transformers' other form.
@@ -52,6 +64,24 @@ MODELS = {
         MAMBA, attn_layer_indices=[1], intermediate_size=40, mamba_proj_bias=True), "F16"),
     "bamba-limits": ("Bamba", None, dict(
         MAMBA, attn_layer_indices=[2], mamba_conv_bias=False, time_step_limit=(0.4, 1.1)), "BF16"),
+    # Two mixers in succession, and a dense half at the end.
+    "nemotron-h": ("NemotronH", "nemotron_h", dict(
+        HALVES, layers_block_type=[MIXER, DENSE, MIXER, FULL, DENSE]), "F16"),
+    "nemotron-h-moe": ("NemotronH", "nemotron_h_moe", dict(
+        HALVES, layers_block_type=[MIXER, EXPERTS, MIXER, FULL, EXPERTS], norm_topk_prob=False), "F16"),
+    "nemotron-h-latent": ("NemotronH", "nemotron_h_moe", dict(
+        HALVES, layers_block_type=[MIXER, EXPERTS, FULL, EXPERTS], moe_latent_size=12), "BF16"),
+    "nemotron-h-bias": ("NemotronH", None, dict(
+        HALVES, layers_block_type=[EXPERTS, FULL, DENSE, EXPERTS, MIXER], moe_latent_size=12,
+        n_group=3, topk_group=2, mlp_bias=True, attention_bias=True, use_bias=True,
+        use_conv_bias=False), "F16"),
+    # GGUF files have factors in their weights: rounded, they would be of another model.
+    "falcon-h1": ("FalconH1", "falcon-h1", BESIDE, "F32"),
+    "falcon-h1-norm": ("FalconH1", "falcon-h1", dict(
+        BESIDE, mamba_rms_norm=True), "F32"),
+    "falcon-h1-limits": ("FalconH1", None, dict(
+        BESIDE, mamba_conv_bias=False, time_step_limit=(0.4, float("inf")), ssm_in_multiplier=1.0,
+        mamba_proj_bias=True), "BF16"),
 }
 
 
@@ -69,15 +99,21 @@ def engine_models(common):
         ("engine-mamba", "GraniteMoeHybrid", "granitehybrid", dict(
             common, **HYBRID, num_local_experts=4, num_experts_per_tok=2) | dict(
                 mamba_n_heads=8, mamba_expand=4, head_dim=32, intermediate_size=128,
-                shared_intermediate_size=128)))
+                shared_intermediate_size=128)),
+        ("engine-halves", "NemotronH", "nemotron_h_moe", dict(
+            common, **HALVES, layers_block_type=[MIXER, EXPERTS, FULL, EXPERTS]) | dict(
+                tie_word_embeddings=False, moe_intermediate_size=32, moe_latent_size=32,
+                moe_shared_expert_intermediate_size=64)),
+        ("engine-two-mixers", "FalconH1", "falcon-h1", dict(common, **BESIDE) | dict(
+            head_dim=8, intermediate_size=32)))
 
 
 def is_recurrent(config):
-    return bool({"linear_attention", "conv"} & set(getattr(config, "layer_types", None) or []))
+    return bool({"linear_attention", "conv", "hybrid"} & set(getattr(config, "layer_types", None) or []))
 
 
 def has_mamba(config):
-    return is_recurrent(config) and hasattr(config, "mamba_d_state")
+    return is_recurrent(config) and (hasattr(config, "mamba_d_state") or hasattr(config, "ssm_state_size"))
 
 
 def only_chunks_clamp(config):
@@ -109,7 +145,12 @@ def centres_norm(config, name):
     return "linear_attention" in types and not has_mamba(config) and "linear_attn" not in name
 
 
-def publish(folder, config, tensors):
+def publish(name, folder, config, tensors):
+    if name == "qwen3-5-moe":
+        publish_experts(folder, config, tensors)
+
+
+def publish_experts(folder, config, tensors):
     """Rewrites the directory as Qwen's are: experts stacked, beside a vision tower and a module that
     guesses a further token."""
     experts = {}
@@ -136,6 +177,7 @@ def publish(folder, config, tensors):
     (folder / "config.json").write_text(json.dumps(outer, indent=1) + "\n")
 
 
+HALVES_ARCHITECTURES = ("nemotron_h", "nemotron_h_moe")
 DELTA_ARCHITECTURES = ("qwen35", "qwen35moe", "qwen3next")
 
 
@@ -202,7 +244,12 @@ def converted(architecture, config, name, array, result):
             delta_tensor(result, architecture, config, name, array)
             return None
         return array + 1 if name.endswith("norm.weight") else array
-    if architecture == "granitehybrid":
+    if architecture == "falcon-h1":
+        array = array * factors_of(config, name)
+        if name.endswith("pre_ff_layernorm.weight"):  # without a suffix in the converter's table
+            result[layer + "ffn_norm"] = array
+            return None
+    if architecture in ("granitehybrid", "falcon-h1") or architecture in HALVES_ARCHITECTURES:
         return mamba_tensor(result, config, layer, name, array)
     if not architecture.startswith("lfm2"):
         return array
@@ -215,8 +262,23 @@ def converted(architecture, config, name, array, result):
     return array[:, 0] if name.endswith("conv.conv.weight") else array
 
 
+def factors_of(config, name):
+    """What llama.cpp's converter multiplies a tensor of Falcon-H1 by."""
+    attention = config.attention_in_multiplier
+    inner, shared = config.mamba_d_ssm, config.mamba_n_groups * config.mamba_d_state
+    factors = {"q_proj": attention, "k_proj": attention * config.key_multiplier, "v_proj": attention,
+               "o_proj": config.attention_out_multiplier, "mamba.out_proj": config.ssm_out_multiplier,
+               "gate_proj": config.mlp_multipliers[0], "down_proj": config.mlp_multipliers[1],
+               "lm_head": config.lm_head_multiplier, "embed_tokens": config.embedding_multiplier,
+               "mamba.in_proj": config.ssm_in_multiplier * np.repeat(
+                   config.ssm_multipliers, [inner, inner, shared, shared, config.mamba_n_heads])[:, None]}
+    return next((factor for part, factor in factors.items() if f"{part}.weight" in name), 1.0)
+
+
 def mamba_tensor(result, config, layer, name, array):
-    part = name.split("mamba.")[-1]
+    part = name.split("mamba.")[-1].split(".mixer.")[-1]
+    if part.startswith(("q_", "k_", "v_", "o_", "up_", "down_", "gate.", "shared_", "fc")):
+        return array
     if ".shared_mlp." in name:  # with experts; without, plain() has renamed it
         half = array.shape[0] // 2
         if "output_linear" in name:
@@ -233,7 +295,8 @@ def mamba_tensor(result, config, layer, name, array):
     elif part == "dt_bias":
         result[layer + "ssm_dt.bias"] = array
     elif part == "norm.weight":
-        result[layer + "ssm_norm.weight"] = array.reshape(config.mamba_n_groups, -1)
+        groups = getattr(config, "mamba_n_groups", None) or config.n_groups
+        result[layer + "ssm_norm.weight"] = array.reshape(groups, -1)
     else:
         stem, suffix = part.split(".")
         stem = {"in_proj": "ssm_in", "conv1d": "ssm_conv1d", "out_proj": "ssm_out"}[stem]
@@ -246,8 +309,16 @@ def stays_exact(name):
     return name.endswith(("ssm_a", "ssm_d", "ssm_norm.weight"))
 
 
+def ffn_widths(architecture, config, usual):
+    """A number for each layer, 0 for mixers."""
+    if architecture not in HALVES_ARCHITECTURES:
+        return usual
+    widths = {DENSE: config.intermediate_size, EXPERTS: config.moe_intermediate_size}
+    return [widths.get(t, 0) for t in config.layer_types]
+
+
 def kv_heads(architecture, config):
-    if architecture != "granitehybrid" and not architecture.startswith("lfm2"):
+    if architecture not in ("granitehybrid", *HALVES_ARCHITECTURES) and not architecture.startswith("lfm2"):
         return config.num_key_value_heads
     return [config.num_key_value_heads if t == "full_attention" else 0 for t in config.layer_types]
 
@@ -261,13 +332,29 @@ def add_keys(writer, architecture, config):
         writer.add_ssm_inner_size(config.linear_num_value_heads * config.linear_value_head_dim)
         writer.add_array(f"{architecture}.rope.dimension_sections", [2, 1, 1, 0])
         writer.add_uint32(f"{architecture}.full_attention_interval", 4)
-    if architecture == "granitehybrid":
+    if architecture in ("granitehybrid", "falcon-h1"):
         writer.add_ssm_conv_kernel(config.mamba_d_conv)
         writer.add_ssm_state_size(config.mamba_d_state)
         writer.add_ssm_group_count(config.mamba_n_groups)
         writer.add_ssm_time_step_rank(config.mamba_n_heads)
         writer.add_ssm_inner_size(config.mamba_n_heads * config.mamba_d_head)
+    if architecture == "granitehybrid":
         writer.add_rope_scaling_finetuned(False)
+    if architecture in HALVES_ARCHITECTURES:
+        writer.add_ssm_conv_kernel(config.conv_kernel)
+        writer.add_ssm_state_size(config.ssm_state_size)
+        writer.add_ssm_group_count(config.n_groups)
+        writer.add_ssm_time_step_rank(config.mamba_num_heads)
+        writer.add_ssm_inner_size(config.mamba_num_heads * config.mamba_head_dim)
+        writer.add_rope_scaling_finetuned(False)
+    if architecture == "nemotron_h_moe":
+        writer.add_expert_shared_count(config.n_shared_experts)
+        writer.add_expert_shared_feed_forward_length(config.moe_shared_expert_intermediate_size)
+        writer.add_expert_weights_norm(config.norm_topk_prob)
+        writer.add_expert_weights_scale(config.routed_scaling_factor)
+        writer.add_expert_group_count(config.n_group)
+        if config.moe_latent_size:
+            writer.add_moe_latent_size(config.moe_latent_size)
     if architecture.startswith("lfm2"):
         writer.add_shortconv_l_cache(config.conv_L_cache)
     if architecture == "lfm2moe":
