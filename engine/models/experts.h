@@ -112,12 +112,6 @@ class Experts final : public Ffn {
                                        int64_t part_width);
   [[nodiscard]] int32_t max_rows(int32_t tokens) const;
 
-  [[nodiscard]] bool is_gated() const { return kernels::is_gated(config_.gate_function); }
-
-  [[nodiscard]] int64_t gate_up_stride() const {
-    return (is_gated() ? 2 : 1) * int64_t{layer_.ffn_hidden};
-  }
-
   Buffers layout(const StepBounds& bounds, Arena& arena) const;
   // Chooses the experts of rows x, and returns the places of (token, choice) pairs among the rows
   // that experts read.

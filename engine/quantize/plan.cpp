@@ -37,7 +37,21 @@ constexpr std::string_view kLinearNames[] = {"attn_q",
                                              "ffn_down_exps",
                                              "ffn_gate_shexp",
                                              "ffn_up_shexp",
-                                             "ffn_down_shexp"};
+                                             "ffn_down_shexp",
+                                             "ffn_latent_down",
+                                             "ffn_latent_up",
+                                             "mamba_in",
+                                             "mamba_out",
+                                             "delta_qkv",
+                                             "delta_gate",
+                                             "delta_qkvz",
+                                             "delta_out",
+                                             "conv_in",
+                                             "conv_out"};
+
+// What recurrent layers read as vectors, although files have it in two dimensions.
+constexpr std::string_view kVectorNames[] = {
+    "mamba_conv", "mamba_skip", "delta_conv", "conv_kernel"};
 
 struct LayerName {
   int32_t layer = -1;
@@ -71,6 +85,8 @@ bool is_linear(const SourceTensor& tensor) {
 
 // Whether GGUF's tools quantize it: every matrix but routers.
 bool is_gguf_matrix(const SourceTensor& tensor) {
+  const std::optional<LayerName> name = layer_name(tensor.name);
+  if (name && std::ranges::find(kVectorNames, name->name) != std::end(kVectorNames)) return false;
   return is_matrix(tensor) && tensor.name.find("_inp.weight") == std::string::npos &&
          tensor.name.find("norm") == std::string::npos;
 }
@@ -432,11 +448,12 @@ std::string budget_name(const std::string& gguf_name) {
 }
 
 std::string joined_name(const std::string& gguf_name) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 5> kJoined = {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kJoined = {
       {{".attn_q.", ".attn_qkv."},
        {".attn_k.", ".attn_qkv."},
        {".attn_v.", ".attn_qkv."},
        {".ffn_gate.", ".ffn_up."},
+       {".delta_gate.", ".delta_qkv."},
        {".ffn_gate_exps.", ".ffn_up_exps."}}};
   for (const auto& [part, whole] : kJoined) {
     const size_t at = gguf_name.find(part);

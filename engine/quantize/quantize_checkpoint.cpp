@@ -365,13 +365,6 @@ class Quantizer {
 
 }  // namespace
 
-bool has_recurrent_layers(const Checkpoint& checkpoint) {
-  const FileSpec* const spec = checkpoint.file_spec();
-  if (spec == nullptr || spec->layer_types != LayerTypes::kRecurrent) return false;
-  const auto listed = checkpoint.metadata().get_numbers("attention.recurrent_layers");
-  return !listed || std::ranges::any_of(*listed, [](double layer) { return layer != 0; });
-}
-
 Expected<QuantizeReport> quantize_checkpoint(QuantizeOptions options) {
   while (options.output.size() > 1 && options.output.ends_with('/')) options.output.pop_back();
   std::error_code error;
@@ -392,12 +385,6 @@ Expected<QuantizeReport> quantize_checkpoint(QuantizeOptions options) {
                       "target-bits");
   }
   SLUICE_TRY(const std::unique_ptr<Checkpoint> checkpoint, Checkpoint::open(options.input));
-  if (has_recurrent_layers(*checkpoint)) {
-    return make_error(ErrorCode::kUnsupported,
-                      options.input + ": architecture " + checkpoint->architecture() +
-                          ": found recurrent layers, which are not written; expected attention "
-                          "in every layer");
-  }
   SLUICE_TRY(QuantizePlan plan, make_quantize_plan(*checkpoint, options));
   return Quantizer(options, *checkpoint, std::move(plan)).run();
 }

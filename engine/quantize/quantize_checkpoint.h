@@ -40,9 +40,6 @@ struct QuantizeReport {
   [[nodiscard]] std::string json() const;  // everything: one-line object and newline
 };
 
-// Whether layers keep states: such models are not written.
-bool has_recurrent_layers(const Checkpoint& checkpoint);
-
 // See quantize_model().
 Expected<QuantizeReport> quantize_checkpoint(QuantizeOptions options);
 

@@ -508,9 +508,28 @@ class Translator {
 
 }  // namespace
 
+namespace {
+
+// Whether layers keep states.
+bool has_recurrent_layers(const Checkpoint& checkpoint) {
+  const FileSpec* const spec = checkpoint.file_spec();
+  if (spec == nullptr || spec->layer_types != LayerTypes::kRecurrent) return false;
+  const auto listed = checkpoint.metadata().get_numbers("attention.recurrent_layers");
+  return !listed || std::ranges::any_of(*listed, [](double layer) { return layer != 0; });
+}
+
+}  // namespace
+
 Expected<Translation> translate(const Checkpoint& input,
                                 ExpertLayout experts,
                                 const std::string& output) {
+  if (has_recurrent_layers(input)) {
+    return make_error(ErrorCode::kUnsupported,
+                      input.path() + ": architecture " + input.architecture() +
+                          ": found recurrent layers, which are not written in another layout; "
+                          "expected attention in every layer",
+                      "to");
+  }
   return Translator(input, experts, output).run();
 }
 

@@ -255,11 +255,15 @@ TEST_F(Translation, LatentModelsBecomeFiles) {
   EXPECT_NE(message.find("found matrices of each head"), std::string::npos) << message;
 }
 
-TEST_F(Translation, RecurrentLayersAreRefusedInEitherLayout) {
-  for (const char* input : {"/qwen3-5", "/qwen3-5.gguf", "/lfm2-moe", "/lfm2-moe.gguf", "/bamba", "/granite-hybrid.gguf"}) {
-    const std::string message = convert(kModels + input, at("output"), "f32");
-    EXPECT_NE(message.find("recurrent layers"), std::string::npos) << message;
-    EXPECT_FALSE(fs::exists(at("output")));
+TEST_F(Translation, RecurrentLayersAreRefusedInAnotherLayout) {
+  for (const std::string name : {"/qwen3-5", "/lfm2-moe", "/granite-hybrid", "/falcon-h1"}) {
+    for (const bool is_file : {false, true}) {
+      const std::string output = at(is_file ? "output" : "output.gguf");
+      const std::string message =
+          convert(kModels + name + (is_file ? ".gguf" : ""), output, "f32");
+      EXPECT_NE(message.find("recurrent layers"), std::string::npos) << message;
+      EXPECT_FALSE(fs::exists(output));
+    }
   }
 }
 
