@@ -159,6 +159,10 @@ Expected<void> share_mixer(const ModelConfig& model,
       share.kv_heads = groups_of(share.heads, mamba.num_groups);
       return check_groups(share, size);
     }
+    case MixerKind::kNone:
+      break;
+    case MixerKind::kAttentionBesideMamba2:
+      return refused(size, "found two mixers in a layer, expected one");
   }
   SLUICE_UNREACHABLE("a kind of mixer");
 }
@@ -167,6 +171,9 @@ Expected<void> share_layer(const ModelConfig& model,
                            const kernels::Segments& segments,
                            int32_t size,
                            LayerConfig& layer) {
+  if (layer.mixer == MixerKind::kNone || layer.ffn == FfnKind::kNone) {
+    return refused(size, "found layers of one half, expected a mixer and a feed-forward half");
+  }
   SLUICE_TRY_VOID(share_mixer(model, segments, size, layer));
   LayerShare& share = layer.share;
   SLUICE_TRY(share.ffn, share_columns(layer.ffn_hidden, segments, size));

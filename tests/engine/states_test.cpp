@@ -16,6 +16,9 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
+#include "engine/models/model.h"
+#include "engine/models/rank_share.h"
+#include "engine/weights/checkpoint.h"
 #include "tests/engine/speculation_rig.h"
 #include "tests/support/covering_array.h"
 #include "tests/support/golden_folder.h"
@@ -91,7 +94,12 @@ enum Axis : uint8_t {
 
 using Values = std::array<std::vector<std::string>, kNumAxes>;
 
-Values all_values() {
+// Whether a model has layers that ranks do not share.
+bool runs_on_one_rank(const std::string& model) {
+  return model == "engine-halves" || model == "engine-two-mixers";
+}
+
+Values all_values(const std::string& model) {
   Values values;
   values[kBatch] = {"1", "8", "64"};
   values[kChunk] = {"16", "77", "2048"};
@@ -102,6 +110,7 @@ Values all_values() {
   values[kIsa] = testing::usable_isas();
   values[kStates] = {"many", "few"};
   values[kRanks] = {"1", "2", "4"};
+  if (runs_on_one_rank(model)) values[kRanks] = {"1"};
   values[kDrafts] = {"off", "replay", "ngram,suffix", "draft_model"};
   return values;
 }
@@ -157,7 +166,7 @@ TEST_P(States, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
   std::vector<ValidRequest> predicting = requests;
   for (size_t i = 0; i < requests.size(); ++i) predicting[i].prediction = expected[i].tokens;
 
-  const Values values = all_values();
+  const Values values = all_values(GetParam());
   std::vector<size_t> sizes;
   for (const auto& of_axis : values) sizes.push_back(of_axis.size());
   uint64_t num_tokens = 0;
@@ -275,6 +284,19 @@ TEST_P(States, APredictionChangesNothing) {
   const std::vector<Collected> expected = run_together(*engine, requests);
   for (size_t i = 0; i < requests.size(); ++i) requests[i].prediction = expected[i].tokens;
   testing::expect_same(expected, run_together(*engine, requests), "with predictions");
+}
+
+TEST_P(States, RanksShareLayersOfOneMixerAndOneHalfAlone) {
+  const auto checkpoint = Checkpoint::open(config_of(GetParam()).model);
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+  const auto config = read_model_config(**find_model_spec(**checkpoint), **checkpoint);
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  const auto share = share_of(*config, 0, 2);
+  EXPECT_EQ(share.has_value(), !runs_on_one_rank(GetParam()));
+  if (share) return;
+  const bool names_it = share.error().message.find("of one half") != std::string::npos ||
+                        share.error().message.find("two mixers") != std::string::npos;
+  EXPECT_TRUE(names_it) << share.error().message;
 }
 
 INSTANTIATE_TEST_SUITE_P(Models,
