@@ -51,13 +51,13 @@ double seconds_since(Clock::time_point begun) {
   return std::chrono::duration<double>(Clock::now() - begun).count();
 }
 
-// "21 us", "3.1 ms"
+// "0.4 us", "21 us", "3.1 ms"
 std::string time_text(double seconds) {
   std::array<char, 32> text{};
   const bool is_long = seconds >= 1e-3;
   const int size = std::snprintf(text.data(),
                                  text.size(),
-                                 is_long ? "%.1f ms" : "%.0f us",
+                                 is_long ? "%.1f ms" : (seconds < 1e-5 ? "%.1f us" : "%.0f us"),
                                  is_long ? 1e3 * seconds : 1e6 * seconds);
   return {text.data(), static_cast<size_t>(size)};
 }
@@ -182,6 +182,7 @@ class RanksCheck {
           return failed();
         }
         there.push_back(seconds_since(begun));
+        if (!group_.receive(rank, bytes(2))) return failed();  // it has filled its message
         const auto turned = Clock::now();
         if (!group_.send(rank, bytes(2)) || !group_.receive(rank, bytes(kMostWords))) {
           return failed();
@@ -206,7 +207,8 @@ class RanksCheck {
       SLUICE_TRY_VOID(check_words(bytes(kMostWords), 0, i, "a message"));
       fill(words_, group_.rank(), i);
       std::array<uint32_t, 2> turn{};
-      if (!group_.receive(0, std::as_writable_bytes(std::span(turn))) ||
+      if (!group_.send(0, bytes(2)) ||
+          !group_.receive(0, std::as_writable_bytes(std::span(turn))) ||
           !group_.send(0, bytes(kMostWords))) {
         return failed();
       }

@@ -163,21 +163,18 @@ class At:
     """A server that another process has started."""
     post = Server.post
 
-    def __init__(self, port, model):
-        self.port, self.model = port, model
+    def __init__(self, port):
+        self.port = port
+        self.model = json.loads(get(port, "/v1/models")[1])["data"][0]["id"]
 
 
 # What srun does with the tasks of a step: starts them, hands SIGTERM on, and ends with the worst.
-# Followers have ports of their own, as on machines of their own.
 SRUN = '''#!/usr/bin/env python3
 import os, signal, subprocess, sys
 command = [word for word in sys.argv[1:] if not word.startswith("--kill-on-bad-exit")]
-places = [at + 1 for at, word in enumerate(command) if word == "--port"]
-def task_of(rank):
-    return ["0" if rank and at in places else word for at, word in enumerate(command)]
-tasks = [subprocess.Popen(task_of(rank), env={**os.environ, "SLURM_STEP_NUM_TASKS": os.environ["SLURM_NNODES"],
-                                              "SLURM_STEP_NUM_NODES": os.environ["SLURM_NNODES"],
-                                              "SLURM_STEP_NODELIST": "127.0.0.[1-2]", "SLURM_PROCID": str(rank)})
+tasks = [subprocess.Popen(command, env={**os.environ, "SLURM_STEP_NUM_TASKS": os.environ["SLURM_NNODES"],
+                                        "SLURM_STEP_NUM_NODES": os.environ["SLURM_NNODES"],
+                                        "SLURM_STEP_NODELIST": "127.0.0.[1-2]", "SLURM_PROCID": str(rank)})
          for rank in range(int(os.environ["SLURM_NNODES"]))]
 signal.signal(signal.SIGTERM, lambda *_: [task.send_signal(signal.SIGTERM) for task in tasks])
 sys.exit(max(abs(task.wait()) for task in tasks))
@@ -192,9 +189,8 @@ def check_sbatch(binary, model, expected):
         srun = pathlib.Path(folder) / "srun"
         srun.write_text(SRUN)
         srun.chmod(0o755)
-        port = free_port()
         job = subprocess.Popen(
-            ["bash", script, os.path.abspath(model), "--host", "127.0.0.1", "--port", str(port), *FLAGS],
+            ["bash", script, os.path.abspath(model), "--host", "127.0.0.1", "--port", "0", *FLAGS],
             env={**os.environ, "PATH": f"{folder}:{os.environ['PATH']}", "SLURM_NNODES": "2",
                  "SLUICE_MASTER_PORT": str(free_port())},
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
@@ -202,10 +198,13 @@ def check_sbatch(binary, model, expected):
         reader = threading.Thread(target=log.extend, args=(job.stdout,), daemon=True)
         reader.start()
         try:
-            wait_until("it serves", lambda: job.poll() is not None or any("serving" in line for line in log), 60)
+            wait_until("it serves", lambda: job.poll() is not None
+                       or any(line.startswith("serving ") for line in log), 60)
             assert job.poll() is None, log
             assert "found, by name\n" in log, log
-            assert answers(At(port, os.path.abspath(model))) == expected
+            port = next(line.split("http://127.0.0.1:")[1].split()[0] for line in log
+                        if line.startswith("serving "))
+            assert answers(At(int(port))) == expected
             job.send_signal(signal.SIGTERM)
             assert job.wait(20) == 0, log
         finally:
