@@ -412,6 +412,14 @@ Expected<Json> parse_object(std::span<const std::byte> json, const std::string& 
   return root;
 }
 
+void take_layer_lists(const Json& config, const FileSpec& spec, Metadata& metadata) {
+  take_layer_types(config, spec.has_unlike_layers, metadata);
+  take_ffn_types(config, metadata);
+  take_layer_kinds(config, metadata);
+  take_step_limits(config, metadata);
+  take_indexer_types(config, metadata);
+}
+
 }  // namespace
 
 Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::string& file_name) {
@@ -473,11 +481,7 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
     take_defaults(config, spec, spec.rope_defaults, result.metadata);
   }
   take_defaults(config, spec, spec.defaults, result.metadata);
-  take_layer_types(config, spec.has_unlike_layers, result.metadata);
-  take_ffn_types(config, result.metadata);
-  take_layer_kinds(config, result.metadata);
-  take_step_limits(config, result.metadata);
-  take_indexer_types(config, result.metadata);
+  take_layer_lists(config, spec, result.metadata);
   const bool has_window = result.metadata.has("attention.sliding_window");
   if (found == nullptr) return result;  // find_model_spec() refuses it by its name
   SLUICE_TRY_VOID(check_required(config, spec, has_window, file_name));

@@ -1,0 +1,112 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a directory's configuration promises, and the one-line refusals of what its tensors or
+// another key contradict.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <nlohmann/json.hpp>
+#include <string>
+
+#include "engine/core/config.h"
+#include "engine/run/model_runner.h"
+#include "tests/support/golden_folder.h"
+#include "tests/support/temporary_folder.h"
+
+namespace sluice {
+namespace {
+
+// Returns the error for a copy of a golden directory with an edited config.json.
+std::string refusal(const std::string& name, const char* key, const nlohmann::json& value) {
+  const std::string source = golden_folder() + "/models/" + name;
+  const testing::TemporaryFolder folder;
+  std::filesystem::copy(source, folder.path());
+  std::ifstream in(source + "/config.json");
+  nlohmann::json config = nlohmann::json::parse(in);
+  config[key] = value;
+  std::ofstream(folder.at("config.json")) << config.dump();
+  Config options;
+  options.model = folder.path();
+  options.kv_cache_memory = 1 << 20;
+  const auto planned = plan_model(options, {.num_threads = 1});
+  return planned ? "" : planned.error().message;
+}
+
+TEST(HfKeys, TensorsThatTheConfigurationPromisesMustBeThere) {
+  EXPECT_NE(refusal("llama-tied-mha", "tie_word_embeddings", false)
+                .find("config.json: tie_word_embeddings: found false and no tensor lm_head.weight"),
+            std::string::npos);
+  EXPECT_NE(refusal("llama", "attention_bias", true)
+                .find("tensor \"model.layers.0.self_attn.q_proj.bias\" is missing"),
+            std::string::npos);
+  EXPECT_NE(refusal("llama", "mlp_bias", true).find("bias\" is missing"), std::string::npos)
+      << refusal("llama", "mlp_bias", true);
+  EXPECT_NE(refusal("gpt-oss", "attention_bias", false).find("have no place"), std::string::npos);
+  EXPECT_EQ(refusal("llama", "attention_bias", false), "");
+}
+
+TEST(HfKeys, NumbersThatContradictTheFileAreRefused) {
+  EXPECT_NE(refusal("llama", "vocab_size", 72)
+                .find("config.json: vocab_size: found 72, expected 71, the rows of the embedding"),
+            std::string::npos);
+  EXPECT_NE(refusal("llama", "rms_norm_eps", 1e30).find("rms_norm_eps: found 1"),
+            std::string::npos);
+  EXPECT_NE(refusal("llama", "layer_types", {"full_attention"})
+                .find("layer_types: found [\"full_attention\"], expected one for each"),
+            std::string::npos);
+}
+
+TEST(HfKeys, WhatALayerOfOneHalfCannotBeIsRefused) {
+  EXPECT_NE(refusal("nemotron-h", "layers_block_type", {"mamba", "mlp", "conv", "mlp", "mlp"})
+                .find("layers_block_type: found an unknown type of layer 2"),
+            std::string::npos);
+  EXPECT_NE(refusal("nemotron-h", "num_hidden_layers", 4)
+                .find("layers_block_type: found 5 elements, expected one for each of 4 layers"),
+            std::string::npos);
+  EXPECT_NE(refusal("nemotron-h", "mamba_hidden_act", "gelu").find("mamba_hidden_act: found gelu"),
+            std::string::npos);
+  EXPECT_NE(refusal("nemotron-h", "mlp_hidden_act", "silu").find("mlp_hidden_act: found"),
+            std::string::npos);
+  EXPECT_NE(refusal("nemotron-h-latent", "moe_latent_size", nullptr).find("up_proj"),
+            std::string::npos)
+      << refusal("nemotron-h-latent", "moe_latent_size", nullptr);
+  EXPECT_NE(refusal("nemotron-h", "time_step_limit", {0.1, "large"}).find("time_step_limit: found"),
+            std::string::npos);
+  EXPECT_EQ(refusal("nemotron-h", "time_step_limit", {0.1, nullptr}), "");
+}
+
+TEST(HfKeys, FactorsThatHaveNoPlaceAreRefused) {
+  const auto expect_refused = [](const char* key, const nlohmann::json& value, const char* what) {
+    const std::string error = refusal("falcon-h1", key, value);
+    EXPECT_NE(error.find(std::string(key) + ": found " + what), std::string::npos) << error;
+  };
+  expect_refused("ssm_multipliers", {1, 1, 1, 1}, "4 elements, expected 5 positive numbers");
+  expect_refused("ssm_multipliers", {1, 1, 1, 1, -1}, "5 elements");
+  expect_refused("mlp_multipliers", {1}, "1 elements");
+  expect_refused("key_multiplier", -2, "-2");
+  const std::string error = refusal("falcon-h1-norm", "mamba_norm_before_gate", true);
+  EXPECT_NE(error.find("mamba_rms_norm: found a norm before the gate"), std::string::npos) << error;
+  EXPECT_EQ(refusal("falcon-h1", "mamba_norm_before_gate", true), "");  // it has no norm
+}
+
+TEST(HfKeys, ScalingNeedsItsFactor) {
+  for (const char* type : {"linear", "dynamic", "llama3"}) {
+    EXPECT_NE(refusal("llama", "rope_parameters", {{"rope_type", type}}).find("found nothing"),
+              std::string::npos)
+        << type;
+  }
+}
+
+TEST(HfKeys, AGateOfAnotherNameIsReadOrRefused) {
+  EXPECT_EQ(refusal("llama", "hidden_act", "swish"), "");
+  EXPECT_NE(refusal("llama", "hidden_act", "relu").find("hidden_act: found \"relu\""),
+            std::string::npos);
+  EXPECT_NE(refusal("llama", "hidden_act", nlohmann::json::array({"silu"}))
+                .find("hidden_act: found \"[\"silu\"]\", expected silu"),
+            std::string::npos);
+  EXPECT_NE(refusal("gemma2", "hidden_activation", "gelu").find("hidden_activation: found"),
+            std::string::npos);
+}
+
+}  // namespace
+}  // namespace sluice
