@@ -180,7 +180,9 @@ TEST_P(States, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
     const std::unique_ptr<Engine> engine = start_engine(config_of_row(values, row));
     ASSERT_NE(engine, nullptr) << what;
     const bool is_slow = values[kIsa][row[kIsa]] == "scalar";
-    const size_t count = is_slow ? (full ? 60 : 3) : requests.size();
+    // Ranks wait for each other, long where other work has the cores.
+    const bool waits = !full && values[kRanks][row[kRanks]] != "1";
+    const size_t count = is_slow ? (full ? 60 : 3) : waits ? 8 : requests.size();
     constexpr size_t kPart = 200;  // that the queue can hold
     for (size_t from = 0; from < count; from += kPart) {
       const auto begin = static_cast<ptrdiff_t>(from);
