@@ -181,17 +181,12 @@ std::vector<Part> parts_of(std::span<const uint8_t> bytes,
 }
 
 // A text without calls and markers of reasoning is all there.
-void check_nothing_is_lost(const Pieces& pieces,
-                           std::string_view all,
-                           const CallFamily& calls,
-                           const OutputFormat& format) {
+void check_nothing_is_lost(const Pieces& pieces, std::string_view all) {
   std::string found;
   for (const Piece& piece : pieces) found += piece.text;
   if (visible(found) != visible(all)) {
-    // A list without calls stands for none, with its markers; so does a section that is cut.
-    const bool is_section = calls.mechanism == Mechanism::kNamed && !format.markers().empty() &&
-                            all.find(format.markers().front().text) != std::string_view::npos;
-    CHECK(is_section || all.find("[") != std::string_view::npos);
+    // A list without calls stands for none, with its markers.
+    CHECK(all.find("[") != std::string_view::npos);
   }
 }
 
@@ -236,7 +231,12 @@ static int one_input(const uint8_t* data, size_t size) {
   CHECK(parse(format, parts, tail, options, reason, joins) == whole);
   check_order(whole, reason);
 
-  // Nothing is lost where nothing was found: no call, and no marker of reasoning to leave out.
+  // Nothing is lost where nothing was found: no call, and no marker to leave out, as that of a call
+  // that is cut before its name.
+  const bool has_marker =
+      !tail.empty() || std::ranges::any_of(format->markers(), [&](const auto& marker) {
+        return all.find(marker.text) != std::string::npos;
+      });
   const bool has_call = std::ranges::any_of(
       whole, [](const Piece& piece) { return piece.kind == PieceKind::kCallBegin; });
   const bool has_channels =
@@ -244,11 +244,11 @@ static int one_input(const uint8_t* data, size_t size) {
   const bool says_none =
       calls.prompt_begins_call ||
       (!calls.no_call_name.empty() && all.find(calls.no_call_name) != std::string::npos);
-  if (has_call || reasoning != nullptr || has_channels || says_none ||
+  if (has_call || has_marker || reasoning != nullptr || has_channels || says_none ||
       !options.skip_special_tokens || find_invalid_utf8(all, 0) != all.size() || (flags & 1) != 0) {
     return 0;
   }
-  check_nothing_is_lost(whole, all, calls, *format);
+  check_nothing_is_lost(whole, all);
   return 0;
 }
 
