@@ -128,7 +128,7 @@ def check_incomplete_bodies_share_their_memory(binary, model):
         refused = statuses.count(503)
         assert refused + statuses.count(0) >= 30 and refused > 0, statuses
         assert None in statuses, statuses  # there is room for four
-        assert server.rss() - before < 24 * MIB, (server.rss() - before) / MIB
+        assert server.rss() - before < 32 * MIB, (server.rss() - before) / MIB
         # Small ones are taken all the same, and large ones once there is room.
         status, _, body = ask(server, "POST", "/tokenize", '{"prompt": "a"}')
         assert status == 200, body
