@@ -15,7 +15,7 @@
 
 namespace sluice::kernels {
 
-inline constexpr int32_t kStateLanes = 16;  // channels side by side in states of convolutions
+inline constexpr int32_t kStateLanes = 16;  // channels or columns side by side in a state
 inline constexpr int32_t kMaxConvTaps = 8;
 inline constexpr int32_t kMaxStateKeys = 256;  // of a head: the rows of its state
 

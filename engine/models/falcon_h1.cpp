@@ -31,13 +31,6 @@ constexpr TensorName kFalconH1Names[] = {
     {"feed_forward.gate_proj", "ffn_gate"},
     {"feed_forward.up_proj", "ffn_up"},
     {"feed_forward.down_proj", "ffn_down"},
-    {"mamba.in_proj", "mamba_in"},
-    {"mamba.conv1d", "mamba_conv"},
-    {"mamba.A_log", "mamba_log_rate.weight"},
-    {"mamba.D", "mamba_skip.weight"},
-    {"mamba.dt_bias", "mamba_dt.bias"},
-    {"mamba.norm", "mamba_norm"},
-    {"mamba.out_proj", "mamba_out"},
 };
 
 constexpr TensorName kFalconH1GgufNames[] = {

@@ -49,13 +49,6 @@ constexpr TensorName kGranite4Names[] = {
     {"block_sparse_moe.router.layer", "ffn_gate_inp"},
     {"block_sparse_moe.input_linear", "ffn_gate_up_exps"},
     {"block_sparse_moe.output_linear", "ffn_down_exps"},
-    {"mamba.in_proj", "mamba_in"},
-    {"mamba.conv1d", "mamba_conv"},
-    {"mamba.A_log", "mamba_log_rate.weight"},
-    {"mamba.D", "mamba_skip.weight"},
-    {"mamba.dt_bias", "mamba_dt.bias"},
-    {"mamba.norm", "mamba_norm"},
-    {"mamba.out_proj", "mamba_out"},
     {"shared_mlp.input_linear", "ffn_up"},
     {"shared_mlp.output_linear", "ffn_down"},
 };
