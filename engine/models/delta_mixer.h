@@ -44,7 +44,7 @@ class DeltaMixer final : public Mixer {
   // head's is one row of the matrix, and shares are whole tiles of them.
   struct Buffers {
     float* rows = nullptr;
-    float* stored = nullptr;  // rows in the file's order, if that is another
+    float* stored = nullptr;  // rows in the file's order, where it differs
     float* gated = nullptr;   // the output as floats, before ranks know its scale
     LinearInput out_in;
     RankParts parts;

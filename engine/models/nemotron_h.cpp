@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nemotron-H and Nemotron 3: each layer is one half behind one norm, Mamba-2, attention without
-// positions, a dense half or experts; none of them has a gate. Nemotron 3 Super's experts read and
-// write a narrower row.
+// positions, a dense half or experts, without gates. Nemotron 3 Super's experts read and write a
+// narrower row.
 #include <algorithm>
 #include <string>
 #include <vector>

@@ -29,7 +29,7 @@ constexpr auto kSpin = std::chrono::microseconds(50);
 // How soon a sleeper sees that the group has failed.
 constexpr long kNapNs = 20'000'000;
 
-// What is told of a part in a slot.
+// Size, hash and rank's state of a part in a slot.
 struct PartSign {
   std::atomic<uint64_t> bytes;
   std::atomic<uint64_t> hash;   // seeded by the number of the call

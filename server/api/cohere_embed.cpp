@@ -141,7 +141,7 @@ Expected<Json> read_text_list(const Json& body, std::string& name) {
   return found;
 }
 
-// Cohere cuts texts that are too long, at their ends, unless it is told otherwise.
+// Cohere cuts texts that are too long, at their ends, unless `truncate` says otherwise.
 Expected<InputRules> read_cut(const PoolingInfo& info, const Json& body, std::string name) {
   InputRules rules;
   rules.most = info.max_tokens;

@@ -34,7 +34,7 @@ HealthCheckResponse response_of(bool is_serving) {
 
 }  // namespace
 
-// A call that is told the status, and each change of it. Between two writes it may miss one.
+// A call that gets the status, and each change of it. Between two writes it may miss one.
 class HealthService::Watch final : public OneRequestWire<HealthCheckResponse> {
  public:
   // `reads`: the message says which service is meant.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // grpc.health.v1.Health: Check and Watch. gRPC's own service reads what any client sends, so this
-// one is served by its metadata: who has no key is told of the whole server, whatever service the
-// message, which is not read, may name.
+// one is served by its metadata: a caller without a key gets the whole server's status, whatever
+// service the message, which is not read, may name.
 #pragma once
 
 #include <memory>

@@ -128,7 +128,7 @@ TEST(NodeSettings, WhatIsGivenWins) {
   });
 }
 
-// A variable in somebody's shell must not turn a server into a part of a group.
+// A variable in a user's shell must not turn a server into a part of a group.
 TEST(NodeSettings, OneServerStaysOneServer) {
   const std::string alone = "0/1 127.0.0.1:29501";
   check({

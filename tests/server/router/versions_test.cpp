@@ -361,7 +361,7 @@ struct SlowlyLeaving : Leaving {
   }
 };
 
-// The engine has given tokens, but the client has none of them: the next version gives them all.
+// The engine has given tokens, but the client has not seen one: the next version gives them all.
 TEST(Versions, AWholeAnswerMovesThoughItHasTokensAndIsNotLost) {
   for (const bool is_call : {false, true}) {
     SlowlyLeaving cluster;
