@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Services whose calls are seen before their messages. Where a client sends one message gRPC reads
 // it, whoever sent it, before it asks the service; where it sends a stream gRPC reads nothing
-// unasked. On the wire both are alike, so here every method is served as a stream: a caller without a
-// key is answered by the metadata alone, and its message is not read. Messages come as bytes and are
-// parsed where an exception ends one call.
+// unasked. On the wire both are alike, so here every method is served as a stream: a caller without
+// a key is answered by the metadata alone, and its message is not read. Messages come as bytes and
+// are parsed where an exception ends one call.
 #pragma once
 
 #include <grpcpp/impl/codegen/proto_utils.h>
