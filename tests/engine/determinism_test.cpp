@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Equal requests give equal bits in every way of running them. The model is the repository's tiny
 // one, or the file named by SLUICE_DETERMINISM_MODEL; SLUICE_DETERMINISM_REQUESTS sets the number
-// of requests (default 200). The scalar kernels, some hundred times slower than the others, run
-// every pair of settings instead of every combination (unless SLUICE_FULL is set), and if either
-// variable is given, only the shortest four requests.
+// of requests (default 60). At a commit every pair of settings runs, in the long tier every
+// combination. If either variable is given, the scalar kernels, some hundred times slower than the
+// others, run only the shortest four requests.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -23,6 +23,7 @@
 #include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/tier.h"
 
 namespace sluice {
 namespace {
@@ -40,7 +41,7 @@ std::string model_path() {
   return path != nullptr ? path : golden_folder() + "/tiny/tiny-llama.gguf";
 }
 
-constexpr size_t kAllRequests = 200;
+constexpr size_t kAllRequests = 60;
 
 size_t num_requests() {
   const char* text = std::getenv("SLUICE_DETERMINISM_REQUESTS");
@@ -230,8 +231,8 @@ TEST(Determinism, TokensAndLogprobsDoNotDependOnHowARequestIsRun) {
   ASSERT_GT(num_tokens, alone.requests.size() * 5);
   ASSERT_GT(num_scored, alone.requests.size() * 5);
   EngineStats stats;
-  const auto settings_of = [](const std::string& isa) {
-    return make_settings(/*pairs_only=*/isa == "scalar" && std::getenv("SLUICE_FULL") == nullptr);
+  const auto settings_of = [](const std::string&) {
+    return make_settings(/*pairs_only=*/!testing::is_full());
   };
   expect_holds(base_config(), alone, settings_of, "all", stats);
   // The axes had their effects.
@@ -260,7 +261,7 @@ TEST(Determinism, HoldsForWindowsAndExperts) {
     EngineStats stats;
     expect_holds(
         config,
-        run_alone(config, std::max<size_t>(8, num_requests() / 5)),
+        run_alone(config, std::max<size_t>(8, num_requests() / 4)),
         always({{2, 512, false, 0}, {2, 512, true, 3}, {1, 16, false, 0}, {1, 16, true, 3}}),
         name,
         stats);

@@ -6,7 +6,6 @@
 
 #include <atomic>
 #include <chrono>
-#include <cstdlib>
 #include <deque>
 #include <memory>
 #include <mutex>
@@ -23,6 +22,7 @@
 #include "tests/support/frame_editor.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/tier.h"
 
 namespace sluice {
 namespace {
@@ -246,10 +246,7 @@ void expect_free(const Engine& engine, uint64_t run) {
   EXPECT_TRUE(is_free(engine)) << "after run " << run;
 }
 
-uint64_t num_runs() {
-  const char* const full = std::getenv("SLUICE_FULL");
-  return full != nullptr && std::string(full) == "1" ? 10'000 : 200;
-}
+uint64_t num_runs() { return testing::sample_of<uint64_t>(200, 10'000); }
 
 class HandoffFaults : public ::testing::TestWithParam<const char*> {};
 

@@ -5,11 +5,11 @@
 #include <gtest/gtest.h>
 
 #include <cstdint>
-#include <cstdlib>
 #include <string>
 #include <vector>
 
 #include "tests/engine/handoff_search.h"
+#include "tests/support/tier.h"
 
 namespace sluice::model {
 namespace {
@@ -30,16 +30,11 @@ void expect_right(const std::vector<Case>& cases) {
   for (const Case& one : cases) {
     const Found found = search(one.scope);
     const std::string name = one.name;
-    testing::Test::RecordProperty(name + ", states", std::to_string(found.num_states));
+    ::testing::Test::RecordProperty(name + ", states", std::to_string(found.num_states));
     EXPECT_EQ(found.violation, "")
         << name << ": " << found.num_states << " states, " << found.num_edges << " edges";
     EXPECT_GT(found.num_states, 1000U) << name;
   }
-}
-
-bool is_full() {
-  const char* full = std::getenv("SLUICE_FULL");
-  return full != nullptr && *full == '1';
 }
 
 TEST(HandoffModelTest, OneTransferWhoseTimersMayBeDueAtAnyTime) {
@@ -86,14 +81,14 @@ TEST(HandoffModelTest, RandomWalksWithAnyFaults) {
   for (const bool is_early : {false, true}) {
     Scope scope{.rules = rules(is_early, 3, 2), .transfers = {{0, 0}, {0, 0}, {1, 0}}};
     scope.rules.num_slots = 2;
-    EXPECT_EQ(walk(scope, is_full() ? 10'000'000 : 60'000, 1).violation, "");
+    EXPECT_EQ(walk(scope, testing::sample_of(60'000, 10'000'000), 1).violation, "");
     scope.transfers = {{0, 0}, {0, 1}, {1, 1}};
-    EXPECT_EQ(walk(scope, is_full() ? 10'000'000 : 60'000, 2).violation, "");
+    EXPECT_EQ(walk(scope, testing::sample_of(60'000, 10'000'000), 2).violation, "");
   }
 }
 
 TEST(HandoffModelTest, LargerScopes) {
-  if (!is_full()) GTEST_SKIP() << "SLUICE_FULL=1 runs it";
+  if (!testing::is_full()) GTEST_SKIP() << "SLUICE_FULL=1 runs it";
   Scope three{.rules = rules(true, 1, 1, true),
               .transfers = {{0, 0}, {0, 1}, {1, 1}},
               .max_faults = 1,

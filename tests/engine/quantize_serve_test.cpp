@@ -4,7 +4,6 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 #include <fstream>
@@ -26,6 +25,7 @@
 #include "tests/support/golden_models.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/tier.h"
 
 namespace sluice::testing {
 namespace {
@@ -48,8 +48,6 @@ constexpr Extreme kExtremes[] = {
     {"small", [](std::vector<float>& weights) { scale_by(weights, 1e-5F); }},
     {"one large", [](std::vector<float>& weights) { weights[7] = -3e4F; }},
 };
-
-bool is_full() { return std::getenv("SLUICE_FULL") != nullptr; }
 
 // The first of these that a model's first layer has is changed.
 constexpr const char* kChangedStems[] = {"ffn_up", "ffn_up_exps.1", "ffn_up_exps", "mamba_in"};
@@ -192,7 +190,7 @@ std::vector<std::string> models(bool files) {
     if (is_file && up != nullptr && up->dims[0] % kQuantGroup != 0) continue;
     const bool is_joined = up != nullptr && !is_file && up->stored_name.empty();
     if (up == nullptr || is_joined || format_info(up->format).is_integer) continue;
-    if (!seen.insert((*opened)->architecture()).second && !is_full()) continue;
+    if (!seen.insert((*opened)->architecture()).second && !testing::is_full()) continue;
     names.push_back(name);
   }
   return names;
@@ -208,7 +206,7 @@ void check_all(const std::vector<std::string>& names,
     for (const Extreme& extreme : kExtremes) {
       for (const char* scheme : schemes) {
         // At a commit a twelfth, in which each pair of two of the three comes around.
-        if (!is_full() && turn++ % 12 != 0) continue;
+        if (!testing::is_full() && turn++ % 12 != 0) continue;
         ++(check(name, scheme, extreme) ? num_written : num_refused);
       }
     }
@@ -290,10 +288,10 @@ TEST_P(EveryModel, IsWrittenAndServedOrRefusedByName) {
     ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
     const std::string_view expected = refused_by(name);
     const bool is_first = seen.insert((*checkpoint)->architecture() + (is_file ? " file" : "")).second;
-    if (!is_full() && !is_first) continue;
+    if (!testing::is_full() && !is_first) continue;
     ++turn;
     for (size_t i = 0; i < schemes.size(); ++i) {
-      if (!is_full() && i != turn % schemes.size()) continue;
+      if (!testing::is_full() && i != turn % schemes.size()) continue;
       const std::string what = name + " " + schemes[i] + ": ";
       const std::string refused = refusal(path, schemes[i], what, answers);
       const bool is_nothing = refused.find(kNothing) != std::string::npos;

@@ -8,7 +8,6 @@
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
-#include <cstdlib>
 #include <memory>
 #include <random>
 #include <string>
@@ -23,6 +22,7 @@
 #include "tests/support/covering_array.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/tier.h"
 
 namespace sluice {
 namespace {
@@ -155,7 +155,7 @@ class States : public ::testing::TestWithParam<std::string> {
 };
 
 TEST_P(States, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
-  const bool full = std::getenv("SLUICE_FULL") != nullptr;
+  const bool full = testing::is_full();
   const std::vector<ValidRequest> requests = make_requests(full ? 2400 : 40);
   Config alone = config_of(GetParam());
   alone.max_num_seqs = 1;

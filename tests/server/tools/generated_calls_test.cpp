@@ -4,12 +4,12 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstdlib>
 #include <numeric>
 
 #include "server/tools/output_format.h"
 #include "tests/server/tools/call_generator.h"
 #include "tests/server/tools/transcript.h"
+#include "tests/support/tier.h"
 
 namespace sluice {
 namespace {
@@ -156,7 +156,7 @@ TEST(GeneratedCalls, AnswersCutByLengthGiveABeginning) {
 }
 
 TEST(GeneratedCalls, RandomArgumentsComeBack) {
-  const int count = std::getenv("SLUICE_FULL") != nullptr ? 1000 : 60;
+  const int count = testing::sample_of(60, 1000);
   for (const FamilyWriter& writer : family_writers()) {
     SCOPED_TRACE(writer.calls);
     const TestFormat format(writer.calls, writer.reasoning, writer.specials);

@@ -10,6 +10,7 @@
 
 #include "engine/tokenizer/text/byte_level.h"
 #include "engine/tokenizer/text/utf8.h"
+#include "tests/support/tier.h"
 
 namespace sluice {
 
@@ -157,7 +158,7 @@ Pieces parse_every_way(const TestFormat& format, const Transcript& transcript) {
   for (size_t i = 0; i < count; ++i) all[i] = i;
   check(all);
   std::mt19937 random(static_cast<uint32_t>(count * 7919));
-  const bool is_full = std::getenv("SLUICE_FULL") != nullptr;
+  const bool is_full = testing::is_full();
   const size_t stride = is_full || count <= 120 ? 1 : count / 60;
   for (size_t i = 1 + random() % stride; i < count; i += stride) check({i});
   if (is_full) {
