@@ -26,11 +26,17 @@ TARGETS = {"commit": {}, "commit-asan": {},
 LIMIT_S = 600
 
 
-def placed(path, old, new):
-    text = (ROOT / path).read_text()
-    if text.count(old) != 1:
-        sys.exit(f"mutations: {path} has this {text.count(old)} times, not once:\n{old}")
-    return text.replace(old, new)
+def placed(chosen):
+    """The files with their bugs in them; ends where a bug has lost its place."""
+    texts, lost = [], []
+    for _, path, old, new, _ in chosen:
+        text = (ROOT / path).read_text()
+        if text.count(old) != 1:
+            lost.append(f"{path} has this {text.count(old)} times, not once:\n{old}")
+        texts.append(text.replace(old, new))
+    if lost:
+        sys.exit("mutations: " + "\nmutations: ".join(lost))
+    return texts
 
 
 def run(command, **more):
@@ -82,7 +88,7 @@ def main():
         sys.exit(__doc__)
     chosen = [bug for bug in BUGS if not words or any(words[0] in text for text in
                                                       (bug[0], bug[1], bug[4]))]
-    texts = [placed(path, old, new) for _, path, old, new, _ in chosen]
+    texts = placed(chosen)
     if "--check" in sys.argv:
         return
     prepare()
