@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Nemotron-H and Nemotron 3: each layer is one half behind one norm, Mamba-2, attention without
 // positions, a dense half or experts, without gates. Nemotron 3 Super's experts read and write a
-// narrower row.
+// narrower row. `time_step_min` bounds no step, as in transformers' recurrent form; its form in
+// chunks clamps to it.
 #include <algorithm>
 #include <string>
 #include <vector>
@@ -24,6 +25,7 @@ constexpr KeyDefault kNemotronHDefaults[] = {
     {"mamba_head_dim", 64U},
     {"n_groups", 8U},
     {"conv_kernel", 4U},
+    {"mamba_hidden_act", std::string_view("silu")},
     {"intermediate_size", 21504U},
     {"n_routed_experts", 8U},
     {"num_experts_per_tok", 2U},
@@ -125,10 +127,6 @@ Expected<void> configure_nemotron_h(const Checkpoint& checkpoint, ModelConfig& c
   SLUICE_TRY_VOID(read_recurrent_layers(checkpoint, MixerKind::kMamba2, 1, config));
   SLUICE_TRY_VOID(read_mamba(checkpoint, config));
   SLUICE_TRY_VOID(read_kinds(checkpoint, config));
-  if (metadata.has("ssm.activation")) {
-    SLUICE_TRY(const std::string function, metadata.get_string("ssm.activation"));
-    if (function != "silu") return metadata.wrong("ssm.activation", function, "silu");
-  }
   // The class has none of q, k and v, whatever the file says.
   config.qkv_bias = false;
   for (int32_t i = 0; i < config.num_layers; ++i) {

@@ -72,9 +72,23 @@ Expected<void> read_conv_taps(const Checkpoint& checkpoint, ModelConfig& config)
   return metadata.wrong(taps, std::to_string(config.conv_taps), "2 or more");
 }
 
+namespace {
+
+// The convolutions' activation, which most families call by the name of the dense halves'.
+Expected<void> check_conv_activation(const Metadata& metadata) {
+  const char* const key = metadata.has("ssm.activation") ? "ssm.activation" : "hidden_act";
+  if (!metadata.has(key)) return {};
+  SLUICE_TRY(const std::string name, metadata.get_string(key));
+  if (name == "silu" || name == "swish") return {};
+  return metadata.wrong(key, "\"" + name + "\" for recurrent layers", "silu");
+}
+
+}  // namespace
+
 Expected<void> read_delta(const Checkpoint& checkpoint, ModelConfig& config) {
   constexpr uint64_t kMostHeads = 1024;
   const Metadata& metadata = checkpoint.metadata();
+  SLUICE_TRY_VOID(check_conv_activation(metadata));
   DeltaConfig& delta = config.delta;
   SLUICE_TRY(delta.key_dim, metadata.get_count("ssm.state_size", kernels::kMaxStateKeys));
   SLUICE_TRY(delta.num_key_heads, metadata.get_count("ssm.group_count", kMostHeads));
@@ -138,6 +152,7 @@ Expected<void> read_mamba(const Checkpoint& checkpoint, ModelConfig& config) {
   constexpr uint64_t kMostHeads = 1024;
   const Metadata& metadata = checkpoint.metadata();
   MambaConfig& mamba = config.mamba;
+  SLUICE_TRY_VOID(check_conv_activation(metadata));
   SLUICE_TRY(mamba.state_dim, metadata.get_count("ssm.state_size", kernels::kMaxStateKeys));
   SLUICE_TRY(mamba.num_groups, metadata.get_count("ssm.group_count", kMostHeads));
   SLUICE_TRY(mamba.num_heads, metadata.get_count("ssm.time_step_rank", kMostHeads));

@@ -56,6 +56,17 @@ TEST(HfKeys, NumbersThatContradictTheFileAreRefused) {
             std::string::npos);
 }
 
+// The activation of the dense halves is also that of the convolutions, which know one.
+TEST(HfKeys, ActivationsThatAConvolutionDoesNotHaveAreRefused) {
+  for (const char* name : {"bamba", "qwen3-5", "falcon-h1", "granite-hybrid"}) {
+    const std::string error = refusal(name, "hidden_act", "gelu_pytorch_tanh");
+    EXPECT_NE(error.find("hidden_act: found \"gelu_pytorch_tanh\" for recurrent layers"),
+              std::string::npos)
+        << name << ": " << error;
+    EXPECT_EQ(refusal(name, "hidden_act", "silu"), "") << name;
+  }
+}
+
 TEST(HfKeys, WhatALayerOfOneHalfCannotBeIsRefused) {
   EXPECT_NE(refusal("nemotron-h", "layers_block_type", {"mamba", "mlp", "conv", "mlp", "mlp"})
                 .find("layers_block_type: found an unknown type of layer 2"),
@@ -63,7 +74,8 @@ TEST(HfKeys, WhatALayerOfOneHalfCannotBeIsRefused) {
   EXPECT_NE(refusal("nemotron-h", "num_hidden_layers", 4)
                 .find("layers_block_type: found 5 elements, expected one for each of 4 layers"),
             std::string::npos);
-  EXPECT_NE(refusal("nemotron-h", "mamba_hidden_act", "gelu").find("mamba_hidden_act: found gelu"),
+  EXPECT_NE(refusal("nemotron-h", "mamba_hidden_act", "gelu_pytorch_tanh")
+                .find("mamba_hidden_act: found \"gelu_pytorch_tanh\" for recurrent layers"),
             std::string::npos);
   EXPECT_NE(refusal("nemotron-h", "mlp_hidden_act", "silu").find("mlp_hidden_act: found"),
             std::string::npos);
