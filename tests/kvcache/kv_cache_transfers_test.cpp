@@ -340,7 +340,7 @@ class TwoWorkers {
       : random_(seed), groups_(draw_groups()), from_(random_, groups_), to_(random_, groups_) {}
 
   void run() {
-    for (int i = 0; i < 300 && !testing::Test::HasFailure(); ++i) {
+    for (int i = 0; i < 300 && !::testing::Test::HasFailure(); ++i) {
       const std::vector<TokenId> tokens = draw_tokens();
       const PrefixExtras extras = {.tenant_salt = draw(2)};
       switch (draw(4)) {
@@ -519,7 +519,7 @@ class TwoWorkers {
 };
 
 TEST(KvTransfers, TwoWorkersNeverFindWhatWasNotComputed) {
-  for (uint64_t seed = 0; seed < 60 && !testing::Test::HasFailure(); ++seed) {
+  for (uint64_t seed = 0; seed < 60 && !::testing::Test::HasFailure(); ++seed) {
     SCOPED_TRACE(seed);
     TwoWorkers(seed).run();
   }

@@ -141,7 +141,7 @@ void expect_same_blocks(const std::vector<std::vector<KvRange>>& workers, DType 
       ASSERT_EQ(static_cast<int64_t>(wire.size()), to.whole().block_bytes(0));
       to.whole().copy_in(0, BlockId{1}, wire);
       to.expect_filled(BlockId{1});
-      if (testing::Test::HasFailure()) return;
+      if (::testing::Test::HasFailure()) return;
     }
   }
 }

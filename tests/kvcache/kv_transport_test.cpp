@@ -19,7 +19,7 @@ namespace {
 using test::TransportEnd;
 using Kind = KvCompletion::Kind;
 
-class KvTransportTest : public testing::TestWithParam<std::string> {
+class KvTransportTest : public ::testing::TestWithParam<std::string> {
  protected:
   KvTransportTest() : layout_(test::test_layout()), sender_(GetParam()), receiver_(GetParam()) {}
 
@@ -387,7 +387,7 @@ TEST_P(KvTransportTest, EndingATransportWithWorkUnderWayTouchesNothingAfterwards
 
 INSTANTIATE_TEST_SUITE_P(AllKinds,
                          KvTransportTest,
-                         testing::Values("tcp", "shm"),
+                         ::testing::Values("tcp", "shm"),
                          [](const auto& kind) { return kind.param; });
 
 TEST(KvTransports, EachKindIsOneThatTheTestsRun) {

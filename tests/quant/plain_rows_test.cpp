@@ -206,9 +206,9 @@ const std::vector<PlainCase> kCases = {
     {"Fp8Per128", F::kE4M3Block, C::kE4M3, 128, false, 333},
 };
 
-class PackPlain : public testing::TestWithParam<PlainCase> {};
+class PackPlain : public ::testing::TestWithParam<PlainCase> {};
 
-INSTANTIATE_TEST_SUITE_P(Formats, PackPlain, testing::ValuesIn(kCases), [](const auto& test) {
+INSTANTIATE_TEST_SUITE_P(Formats, PackPlain, ::testing::ValuesIn(kCases), [](const auto& test) {
   return std::string(test.param.name);
 });
 

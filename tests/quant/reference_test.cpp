@@ -19,7 +19,7 @@ struct GoldenFormat {
   const char* stem;
 };
 
-class QuantGolden : public testing::TestWithParam<GoldenFormat> {};
+class QuantGolden : public ::testing::TestWithParam<GoldenFormat> {};
 
 constexpr GoldenFormat kEncoded[] = {
     {WeightFormat::kF16, "f16"}, {WeightFormat::kQ4_1, "q4_1"}, {WeightFormat::kQ8_0, "q8_0"}};
@@ -36,14 +36,14 @@ constexpr GoldenFormat kDecodedOnly[] = {{WeightFormat::kBF16, "bf16"},
                                          {WeightFormat::kIQ4_XS, "iq4_xs"},
                                          {WeightFormat::kMXFP4, "mxfp4"}};
 
-std::string stem_of(const testing::TestParamInfo<GoldenFormat>& test) { return test.param.stem; }
+std::string stem_of(const ::testing::TestParamInfo<GoldenFormat>& test) { return test.param.stem; }
 
-INSTANTIATE_TEST_SUITE_P(Encoded, QuantGolden, testing::ValuesIn(kEncoded), stem_of);
-INSTANTIATE_TEST_SUITE_P(DecodedOnly, QuantGolden, testing::ValuesIn(kDecodedOnly), stem_of);
+INSTANTIATE_TEST_SUITE_P(Encoded, QuantGolden, ::testing::ValuesIn(kEncoded), stem_of);
+INSTANTIATE_TEST_SUITE_P(DecodedOnly, QuantGolden, ::testing::ValuesIn(kDecodedOnly), stem_of);
 
 class QuantEncodeGolden : public QuantGolden {};
 
-INSTANTIATE_TEST_SUITE_P(Formats, QuantEncodeGolden, testing::ValuesIn(kEncoded), stem_of);
+INSTANTIATE_TEST_SUITE_P(Formats, QuantEncodeGolden, ::testing::ValuesIn(kEncoded), stem_of);
 
 TEST(QuantGoldens, CoverEveryFormatButF32) {
   std::set<WeightFormat> covered = {WeightFormat::kF32};

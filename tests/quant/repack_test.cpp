@@ -186,9 +186,12 @@ std::vector<PackCase> pack_cases() {
   return cases;
 }
 
-class PackWeight : public testing::TestWithParam<PackCase> {};
+class PackWeight : public ::testing::TestWithParam<PackCase> {};
 
-INSTANTIATE_TEST_SUITE_P(Shapes, PackWeight, testing::ValuesIn(pack_cases()), [](const auto& test) {
+INSTANTIATE_TEST_SUITE_P(Shapes,
+                         PackWeight,
+                         ::testing::ValuesIn(pack_cases()),
+                         [](const auto& test) {
   return std::string(format_info(test.param.format).name) + "_" + std::to_string(test.param.n) +
          "x" + std::to_string(test.param.k);
 });

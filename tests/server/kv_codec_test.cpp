@@ -136,7 +136,7 @@ TEST(KvCodec, HellosOutOfBoundsAreRefused) {
   for (size_t i = 0; i < bad.size(); ++i) EXPECT_FALSE(decode_kv_hello(bad[i]).has_value()) << i;
 }
 
-class KvHandshakeTest : public testing::Test {
+class KvHandshakeTest : public ::testing::Test {
  protected:
   KvHandshakeTest() {
     fill_random(callers_);
