@@ -42,6 +42,7 @@ constexpr OtherPart kOtherParts[] = {{"vision_tower.", "the vision tower"},
                                      {"multi_modal_projector.", "the projector of images"},
                                      {"mlp1.", "the projector of images"},      // InternVL's
                                      {"connector.", "the projector of images"},  // SmolVLM's
+                                     {"vit_large_projector.", "the projector of images"},
                                      {"embed_tokens_extend.", "the towers of images and sound"},
                                      {"audio_tower.", "the audio tower"},
                                      {"embed_audio.", "the audio tower"},
