@@ -70,8 +70,8 @@ def judge(preset, program):
     """How the program ends in this build; None where it sees nothing."""
     folder = COPY / f"build-{preset}"
     built = run(["ninja", "-C", folder, program])
-    if built.returncode != 0:
-        return "does not compile"
+    if built.returncode != 0:  # of the bug, or without it
+        raise RuntimeError(f"{program} does not compile in {preset}:\n{built.stdout[-2000:]}")
     ended = run(["ctest", "--test-dir", folder, "-j", str(os.cpu_count()), "--timeout", str(LIMIT_S),
                  "--output-on-failure", "-R", rf"^{program}(_[0-9]+)?$"],
                 env={**os.environ, **TARGETS[preset]})
@@ -101,15 +101,18 @@ def main():
         target = COPY / path
         original = target.read_text()
         target.write_text(text)
+        end, why = None, ""
         try:
             # The first that sees it is enough.
             end = next((f"{preset}: {end}" for preset in builds
                         if (end := judge(preset, program)) is not None), None)
+        except RuntimeError as error:
+            why = f"\n{error}"
         finally:
             target.write_text(original)
         num_found += end is not None
         print(f"{'MISSED' if end is None else 'found'}: {what} ({path}): {end} "
-              f"[{time.monotonic() - start:.0f} s]", flush=True)
+              f"[{time.monotonic() - start:.0f} s]{why}", flush=True)
     print(f"{num_found} of {len(chosen)} bugs are found")
 
 
