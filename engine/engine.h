@@ -94,8 +94,8 @@ class Engine {
     return false;
   }
 
-  // Any thread. From now on `watcher` is told of transfers of KV; null: nobody is, also none that a
-  // call is under way for. Engines without peers tell nothing.
+  // Any thread. Sets the observer of KV transfers. Null removes it; no call to the previous
+  // observer is running when this returns. Engines without peers report none.
   virtual void watch_kv_transfers(KvTransferWatcher* /*watcher*/) {}
 
   // Any thread, before stop(). Why the engine can serve no more although its process lives, such as

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for what clients and other workers have sent and nobody has taken yet: incomplete bodies
-// and messages. The listeners keep to these bounds, and the memory plan holds them.
+// Memory for received data that is not complete yet: bodies of clients and messages of other
+// workers. The listeners enforce these bounds, and the memory plan counts them.
 #pragma once
 
 #include <cstddef>

@@ -23,7 +23,7 @@
 namespace sluice {
 
 // The most tokens of a request, counted from its end, that are computed when the draft model has no
-// KV of it: behind a prefix cache hit, or after a time without drafts.
+// KV of it: after a prefix cache hit, or after a time without drafts.
 inline constexpr int32_t kMaxDraftCatchUp = 512;
 
 struct PlannedDraft {

@@ -55,10 +55,10 @@ class Drafting {
   void follow(const SchedulerOutput& decision);
 
   // Whether the next step should wait for those in flight: a request has drafts in flight and would
-  // be left out, or has a proposal behind its known tokens, so that it will probably have one
-  // behind the next token too. Asking the proposers for this is timed as in offer(). Where rows may
-  // follow drafts, waiting is only needed for a draft model: guesses then continue behind what is
-  // in flight, and fail where that fails.
+  // be left out, or has a proposal after its known tokens, so that it will probably have one after
+  // the next token too. The time that the proposers take for this is counted as in offer(). Where
+  // rows may follow drafts, only a draft model needs the wait: other guesses continue after the
+  // drafts in flight, and fail where those fail.
   bool should_wait(Scheduler& scheduler, DraftStats& stats);
 
   // Asks the proposers for all requests that will decode. The time is counted in `stats` and

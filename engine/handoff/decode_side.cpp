@@ -200,7 +200,7 @@ int32_t DecodeSide::front_tokens(const Record& record) const {
   return is_plain ? gap.entry * kv_.block_size() : 0;
 }
 
-// It goes on as an ordinary request behind what is there.
+// The request continues as an ordinary one; the blocks that have landed are its cached prefix.
 void DecodeSide::release(Record& record, std::optional<HandoffFallback> fallback) {
   if (!record.is_held) return;
   if (record.has_room) {
@@ -259,7 +259,7 @@ void DecodeSide::step(Record& record, const DecodeEvent& event, const KvFrame* f
   for (const DecodeAction& action : actions) act(record, action, frame, event.now_ms);
 }
 
-// A new attempt asks for what is behind the parts that came without a gap.
+// A new attempt asks for what follows the parts that landed without a gap.
 void DecodeSide::begin_again(Record& record) {
   for (size_t i = 0; i < record.parts.size() && record.has_part[i]; ++i) {
     const KvPart& part = record.parts[i];

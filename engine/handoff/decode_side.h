@@ -57,9 +57,9 @@ class DecodeSide {
   bool abort(RequestId id, int64_t now_ms);
   // Appends requests whose blocks have come, or are to be computed here.
   void take_ready(std::vector<Released>& ready);
-  // A request that had been held has chosen its first token, from a row of logits with this check
-  // (0: not known). False: the peer's row had another check, so the blocks are no longer findable,
-  // and nothing that was computed behind them counts.
+  // A held request has chosen its first token, from a row of logits with this check (0: not known).
+  // False: the peer's row had another check, so the blocks are no longer findable, and what was
+  // computed after them does not count.
   bool compare(RequestId id, uint64_t check, int64_t now_ms);
   // The request is gone. Ids without a handoff are ignored.
   void end(RequestId id, int64_t now_ms);

@@ -194,7 +194,7 @@ void Transition::preempted() {
   } else if (is_in(Phase::kClaiming)) {
     state_.has_room = false;
   } else if (is_in(Phase::kLanded) && !state_.is_released) {
-    // The blocks are ordinary cached ones, and what is computed behind them is still compared.
+    // The blocks are ordinary cached ones, and what is computed after them is still compared.
     act(Do::kRelease);
     state_.is_released = true;
   }

@@ -11,8 +11,8 @@
 //   kEnded      the request is over; slots may still be posted
 //
 // Every failure leads to kFallback or kRun: computing locally gives the same bytes. Whole blocks at
-// the front that have landed are kept. A slot is taken back by its frame, or when the transport
-// says that nobody writes into it any more, never by time.
+// the front that have landed are kept. A slot is released by its frame, or when the transport
+// reports that nothing writes into it any more, never by time.
 #pragma once
 
 #include <cstdint>
@@ -93,7 +93,7 @@ struct DecodeEvent {
     kStart,      // peer, is_early, num_parts
     kRoom,       // the scheduler has given the request its blocks
     kSlotsFree,  // landing slots of others have come back
-    kSlotsBack,  // nobody writes any more into num_slots of attempt
+    kSlotsBack,  // nothing writes any more into num_slots of attempt
     kFrame,      // a slot of attempt has its part: sums_agree, is_new. The slot is not posted now
     kTail,       // the first token was computed: agrees
     kPreempted,  // the scheduler took the blocks back
@@ -130,7 +130,7 @@ struct DecodeAction {
     kRenew,
     kRelease,
     kCancel,  // reason
-    // The scheduler is told that the request waits for blocks for its prompt.
+    // Tells the scheduler that the request waits for blocks for its prompt.
     kAskRoom,
     // `count` free slots wait for parts, and the peer gets a Credit for them.
     kPost,
@@ -140,12 +140,12 @@ struct DecodeAction {
     kFreeSlot,  // its part is not wanted; the slot is free
     // Slots that are posted for any attempt: the transport takes them back, and kSlotsBack follows.
     kAbortLanding,
-    // All parts are there: they become findable, and the request goes on behind them.
+    // All parts have landed: they become findable, and the request continues after them.
     kLand,
     // The request goes on as an ordinary one; whole blocks from the front that are there become
     // findable. fallback says why.
     kFallBack,
-    // The parts that came are no longer findable, and nothing computed behind them counts.
+    // The parts that landed are no longer findable, and nothing computed after them counts.
     kDropBlocks,
   };
 

@@ -46,9 +46,9 @@ class Handoff {
   // Returns where peers find this worker.
   [[nodiscard]] HandoffInfo info() const;
 
-  // True: the request is moved; its blocks are on their way, and advance() returns it. A request
-  // that offers is only noted (NewRequest::streams_kv is set): false. `trace`: the request's, which
-  // the peer is told.
+  // True: the request is moved; its blocks are in transfer, and advance() returns it. A request
+  // that offers is only noted (NewRequest::streams_kv is set): false. `trace`: the request's, sent
+  // to the peer.
   bool hold(NewRequest& request,
             const HandoffSpec& spec,
             Clock::time_point now,

@@ -173,7 +173,7 @@ struct KvFinal {
   KvTransferRef ref;
   bool ok = false;                      // 3: false: it failed, and no more blocks come
   uint32_t num_blocks = 0;              // 4: in all
-  TokenId first_token = kInvalidToken;  // 5: what P chose behind the prompt
+  TokenId first_token = kInvalidToken;  // 5: what P chose after the prompt
   uint64_t check = 0;                   // 6: of the bits of that row of logits
   uint64_t seed = 0;                    // 7: what it was chosen with
   friend bool operator==(const KvFinal&, const KvFinal&) = default;

@@ -5,7 +5,7 @@
 // blocks are gathered and scattered beside the steps (device_mover.h).
 //
 // Engine thread only, and no call waits. Completions are those of KvTransport, with the same
-// meaning for blocks and slots: after kSent no block of the frame is read, behind kArrived the slot
+// meaning for blocks and slots: after kSent no block of the frame is read, after kArrived the slot
 // has the payload until the next poll(), and after kWriterGone and kClosed no block and no slot of
 // the attempt or session is touched.
 #pragma once

@@ -53,7 +53,7 @@ class KvPeerSink {
   virtual void deliver(KvPeerEvent event) = 0;
 };
 
-// Called on the engine thread; the destructor on any one thread, behind all other calls. No call
+// Called on the engine thread; the destructor on any one thread, after all other calls. No call
 // waits for the network.
 class KvPeerChannel {
  public:

@@ -45,7 +45,7 @@ class PrefillSide {
              const TraceContext& trace);
   // A step retired: so many tokens of the request are computed, and whole blocks of them findable.
   void computed(RequestId id, int32_t num_tokens, int64_t now_ms);
-  // A step that retires has chosen the first token behind its prompt. Returns what the answer to a
+  // A retiring step has chosen the first token after its prompt. Returns what the answer to a
   // serial offer carries; null: nothing is kept.
   std::shared_ptr<const HandoffOffer> choose(RequestId id,
                                              TokenId first_token,

@@ -65,8 +65,8 @@ class Transition {
     return state_.is_claimed && event_.peer == state_.peer && event_.attempt == state_.attempt;
   }
 
-  // Who had claimed it wants it no more, or is gone: nobody else knows of it. Were a claim to come
-  // all the same, the blocks may be cached still.
+  // The claimer gave the transfer up or disconnected. A later claim can still succeed, because the
+  // blocks may remain in the cache.
   [[nodiscard]] bool is_given_up() const { return !state_.is_claimed && state_.attempt > 0; }
 
   [[nodiscard]] bool is_reading() const { return state_.num_reading + state_.num_reading_old > 0; }
@@ -134,8 +134,8 @@ void Transition::lease_until(int64_t end_ms) {
   state_.lease_end_ms = std::max(state_.lease_end_ms, std::min(end_ms, state_.lease_limit_ms));
 }
 
-// A worker that ends does not wait long for somebody to claim what it has: who would has been told
-// of it by now.
+// A worker that shuts down does not wait long for claims: a peer that would claim has its offer by
+// now.
 void Transition::keep_shortly() {
   if (state_.is_claimed || !worker_.is_draining) return;
   state_.lease_end_ms = std::min(state_.lease_end_ms, event_.now_ms + worker_.times.expected);

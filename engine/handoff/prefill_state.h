@@ -61,7 +61,7 @@ constexpr PrefillTimes prefill_times(int64_t progress) {
           .progress = progress};
 }
 
-// The state of its worker, which the machine is told with each event.
+// The state of its worker, an input of each event.
 struct PrefillWorker {
   uint64_t epoch = 0;
   bool is_draining = false;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that processes of one machine map: a file without a name whose size nobody can change, so
-// that nothing is left of it whatever ends them. Its maker hands it over a socket in the abstract
-// name space, which ends with the process, to whoever shows a token; name and token reach the other
-// process on a connection that both trust. One thread.
+// Memory that processes of one machine map: a file without a name and of fixed size, so that
+// nothing remains of it however they end. The process that creates it hands it over a socket in the
+// abstract name space, which ends with the process, to a peer that presents a token. Name and token
+// reach the other process on a connection that both trust. One thread.
 #pragma once
 
 #include <array>

@@ -25,7 +25,7 @@ class NgramIndex {
   // Indexes at most `max_tokens` new tokens of the text. True: all of it is indexed.
   bool extend(std::span<const TokenId> text, size_t max_tokens);
 
-  // Positions of the tokens behind the latest and second latest earlier occurrence of the text's
+  // Positions of the tokens after the latest and second latest earlier occurrence of the text's
   // last n tokens; 0: none. The text must be completely indexed by extend().
   struct Match {
     uint32_t latest = 0;

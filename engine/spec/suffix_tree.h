@@ -79,7 +79,7 @@ class SuffixTree {
     int32_t first_child = kNone;
     int32_t next = kNone;  // sibling; for a free node the next free one
     int32_t previous = kNone;
-    uint32_t where = 0;  // leaf: position behind its token in its suffix's text
+    uint32_t where = 0;  // leaf: position after its token in its suffix's text
     bool is_leaf = false;
   };
 

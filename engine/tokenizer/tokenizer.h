@@ -92,7 +92,7 @@ class Tokenizer {
   [[nodiscard]] virtual TokenId bos() const = 0;   // kInvalidToken: none
   [[nodiscard]] virtual bool add_bos() const = 0;  // completions start with it
 
-  // Tokens before a text to which special tokens are added; suffix_tokens() gives those behind it.
+  // Tokens before a text to which special tokens are added; suffix_tokens() returns those after it.
   [[nodiscard]] virtual std::vector<TokenId> prefix_tokens() const {
     return add_bos() && bos() != kInvalidToken ? std::vector<TokenId>{bos()}
                                                : std::vector<TokenId>();

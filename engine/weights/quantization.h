@@ -18,7 +18,7 @@
 
 namespace sluice {
 
-// Names of a quantized layer's tensors, behind the layer's name; empty: it has none.
+// Suffixes of the names of a quantized layer's tensors; empty: it has no such tensor.
 struct SchemeNames {
   std::string_view codes;
   std::string_view scales;

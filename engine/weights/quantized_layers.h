@@ -41,7 +41,7 @@ class QuantizedLayers {
 
   struct Layer {
     const LayerScheme* scheme = nullptr;
-    std::map<std::string, Part, std::less<>> parts;  // by the name behind the layer's
+    std::map<std::string, Part, std::less<>> parts;  // by the suffix after the layer's name
   };
 
   static Expected<QuantizedLayer> join_one(const std::string& name, const Layer& layer);

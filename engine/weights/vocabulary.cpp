@@ -177,7 +177,7 @@ Expected<void> read_merges(const GgufFile& file, Vocabulary& vocabulary) {
 }
 
 // Reads an id; one that no token has counts as absent: converters write -1 or its 32 bits for
-// "none". `is_written`: the token stands before or behind every text and must exist.
+// "none". `is_written`: the token begins or ends every text and must exist.
 Expected<TokenId> read_id(const GgufFile& file,
                           std::string_view key,
                           size_t num_tokens,

@@ -70,7 +70,7 @@ struct SchemaForm {
   bool has_rest = false;  // a keyword says what follows the prefix
   bool is_unique = false;
 
-  // kArray: items behind the prefix; kObject: other properties.
+  // kArray: items after the prefix; kObject: other properties.
   Schemas rest;
 
   // kObject.

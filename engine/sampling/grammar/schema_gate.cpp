@@ -26,7 +26,7 @@ using Kind = SchemaForm::Kind;
 // The library's bounds of integers.
 constexpr double kLargestInteger = 2147483647.0;
 constexpr double kLargestStep = 1024;
-// Digits behind the point that its bounds of numbers keep.
+// Decimal places that bounds of numbers keep, as a factor.
 constexpr double kDigits = 1e6;
 
 class GateWriter {
