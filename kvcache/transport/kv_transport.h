@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Moves bytes of KV from one worker's memory into another's: the interface of TCP, shared memory
-// and other transports (transport_registry.cpp). Nothing above kvcache/ knows which one it is.
+// and other transports (transport_registry.cpp). Nothing above kvcache/ depends on which one it is.
 //
-// Payloads and slots are memory of the host, or of a device where moves_device_memory() says so.
+// Payloads and slots are host memory, or device memory if moves_device_memory().
 //
-// A session is one direction between two workers: the receiver dials, the sender accepts peers that
-// know the session's token, which both were told on the control channel. Payloads land in slots,
-// pieces of the receiver's memory outside of the paged cache, and are checked there: the header
-// against the layout and against what was posted, the payload against its sum, in memory that the
-// sender cannot reach any more. A frame for a slot that is not posted under its transfer, attempt
-// and generation is read, discarded and counted.
+// A session is one direction between two workers: the receiver connects, and the sender accepts
+// peers that present the session's token, which both received on the control channel. Payloads land
+// in slots, pieces of the receiver's memory outside of the paged cache, and are checked there: the
+// header against the layout and against what was posted, the payload against its sum, in memory
+// that the sender can no longer write. A frame for a slot that is not posted under its transfer,
+// attempt and generation is read, discarded and counted.
 //
-// Connections come and go inside a session: one that is lost, or whose peer sends what no peer
-// sends, is closed and dialled again a little later. Frames in transit on it may be lost. A
-// transport never reports that a peer is dead, which is the control channel's task, and has no
-// timer that ends a transfer.
+// A session outlives its connections: one that is lost, or whose peer violates the protocol, is
+// closed and made again a little later. Frames in transit on it may be lost. A transport never
+// reports that a peer is dead, which is the control channel's task, and has no timer that ends a
+// transfer.
 //
-// All calls come from the owner's thread (the engine's), and none of them waits. One thread of the
-// transport's own moves bytes. Slots and payloads that a call was given belong to that thread
-// until the completion that says otherwise.
+// All calls are made on the owner's thread (the engine's), and no call waits. One thread of the
+// transport's own moves bytes. That thread owns the slots and payloads passed to a call until the
+// completion that returns them.
 #pragma once
 
 #include <chrono>

@@ -122,7 +122,7 @@ class DeviceTransport final : public KvTransportFront {
   Session* find_sender(const KvSessionToken& token);
 
   const std::unique_ptr<DeviceLinks> links_;
-  kernels::DeviceBuffer unread_;  // for payloads that nobody waits for
+  kernels::DeviceBuffer unread_;  // for payloads without a receiver
   std::map<KvSession, Session> sessions_;
   std::list<std::unique_ptr<DevicePair>> strangers_;
   uint64_t next_pair_ = kNoStream + 1;
@@ -389,7 +389,7 @@ void DeviceTransport::fill_pair(Session& session) {
 void DeviceTransport::note_done(Session& session) {
   for (const uint64_t number : done_) {
     const auto found = session.in_pair.find(number);
-    if (found == session.in_pair.end()) continue;  // nobody waited for it
+    if (found == session.in_pair.end()) continue;  // no receiver waits for it
     const KvFrame frame = found->second.frame;
     session.in_pair.erase(found);
     if (!session.is_receiver()) {

@@ -28,8 +28,8 @@ class DeviceLink {
   virtual ~DeviceLink() = default;  // aborts, and waits for the end
   [[nodiscard]] virtual State state() const = 0;
 
-  // Sender: sends behind earlier calls. Numbers rise, and are those of the frames that name the
-  // payloads. The bytes are the device's until advance() gives the number back, or is_gone().
+  // Sender: sends after earlier calls. Numbers rise, and are those of the frames that name the
+  // payloads. The device owns the bytes until advance() returns the number, or is_gone().
   virtual void send(uint64_t number, std::span<const std::byte> bytes) = 0;
   // Sender: returns the `place` of these bytes for the peer's receive().
   [[nodiscard]] virtual uint64_t place_of(std::span<const std::byte> bytes) const = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The connection of a session between devices and the link that lives as long (transport_device.h).
-// The connection has frames in both directions; the sender's begin behind its offer (DeviceLinks)
-// and the offer's kv_checksum(). The transport's thread alone; no call waits but the destructor.
+// The connection carries frames in both directions; the sender's follow its offer (DeviceLinks) and
+// the offer's kv_checksum(). The transport's thread alone; only the destructor waits.
 #pragma once
 
 #include <chrono>

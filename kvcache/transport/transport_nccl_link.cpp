@@ -118,8 +118,7 @@ void NcclLink::abort() {
   });
 }
 
-// Behind the abort nothing more comes into the queue: what is behind it all is behind what was
-// begun.
+// Nothing is queued after the abort, so an event recorded then follows all that was begun.
 bool NcclLink::is_gone() {
   if (!is_aborted_) return false;
   if (last_ == nullptr) {
