@@ -18,7 +18,7 @@ struct CallPiece {
     kFixed,     // `text` or `token`
     kNumber,    // a number of the model's choice, in decimal digits
     kJsonType,  // in front of a value: the JSON schema name of its type
-    kKey,       // behind a value: its key
+    kKey,       // after a value: its key
   };
 
   std::string text = {};
@@ -38,17 +38,17 @@ enum class ArgumentStyle : uint8_t {
   kGemma,   // key:value,key:value, with `quote` around strings and none around keys
 };
 
-// kTagged: `key_begin` key `key_end` value `value_end`, one behind the other. Strings are written
-// as they are, other values as JSON.
+// kTagged: `key_begin` key `key_end` value `value_end`, consecutive. Strings are written as they
+// are, other values as JSON.
 struct TaggedForm {
   CallPieces key_begin = {};
-  CallPieces key_end = {};       // behind which a string follows
-  CallPieces json_key_end = {};  // behind which another value follows
+  CallPieces key_end = {};       // before a string
+  CallPieces json_key_end = {};  // before another value
   CallPieces value_end = {};
 };
 
-// How a family writes a call: `begin` name `behind_name` arguments `end`; several stand one behind
-// the other with `separator` between, all of them inside of `open` and `close`.
+// How a family writes a call: `begin` name `behind_name` arguments `end`; several follow each other
+// with `separator` between, all of them inside of `open` and `close`.
 struct CallForm {
   // The first piece of what stands before a call, or the beginning of its text: it announces calls
   // wherever it stands. kInvalidToken and no text: calls may begin without one.
@@ -76,7 +76,7 @@ struct ReasoningForm {
   CallPieces begin = {};
   CallPieces end = {};
   TokenId end_token = kInvalidToken;  // that spells the end; kInvalidToken: several do
-  std::string newlines = {};          // that models write behind the end
+  std::string newlines = {};          // that models write after the end
   // Around an answer without calls, where models mark it as such.
   CallPieces answer_begin = {};
   CallPieces answer_end = {};

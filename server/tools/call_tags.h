@@ -14,7 +14,7 @@ class CallTags {
  protected:
   enum class State : uint8_t {
     kSection,  // between calls
-    kType,     // text before the name that is none of it
+    kType,     // text before the name and not part of it
     kName,
     kCall,       // between parameters
     kKey,        // a parameter's key, or the tag that begins an element

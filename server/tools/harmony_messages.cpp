@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kMaxHeaderBytes = 512;
 constexpr std::string_view kRecipient = "to=";
 constexpr std::string_view kFunctions = "functions.";
-constexpr std::string_view kSelf = "self";  // is told thoughts where calls are tags
+constexpr std::string_view kSelf = "self";  // recipient of thoughts where calls are tags
 
 std::string_view text_of(Role role, const CallFamily& family) {
   const auto found = std::ranges::find(family.markers, role, &MarkerText::role);

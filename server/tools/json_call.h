@@ -37,7 +37,7 @@ class JsonCall {
     kArgumentText,  // arguments that are a string
     kOther,         // a value of no meaning
     kBroken,        // a call that began; the rest of it is no JSON
-    kBehind,        // behind the last object or array
+    kBehind,        // after the last object or array
   };
   enum class Field : uint8_t { kName, kId, kArguments, kNested, kOther };
 

@@ -45,7 +45,7 @@ class JsonSpan {
   bool is_escaped_ = false;
 };
 
-// Decodes a string whose bytes, behind the opening quote, come one by one.
+// Decodes a string whose bytes, after the opening quote, are fed one by one.
 class JsonString {
  public:
   // True: the byte was the closing quote. Decoded bytes are appended to `out`; a lone half of a

@@ -47,7 +47,7 @@ class ListWriter {
   }
 
  private:
-  // Items behind one that is there.
+  // Items that follow one that is present.
   void add_rest(size_t begin, size_t end, Json& elements) const {
     for (size_t i = begin; i < end; ++i) {
       Json part = Json::array();

@@ -36,15 +36,15 @@ class LiteralValue {
  private:
   enum class State : uint8_t {
     kItem,     // before a value
-    kFirst,    // behind an opening bracket: a value, a key or the closing bracket
-    kKey,      // before a key, behind a comma
+    kFirst,    // after an opening bracket: a value, a key or the closing bracket
+    kKey,      // before a key, after a comma
     kBareKey,  // Gemma: in a key
     kColon,
     kAtom,  // a number or word
     kString,
-    kQuoteBehind,  // Python: behind two quotes; a third one begins a string of another kind
+    kQuoteBehind,  // Python: after two quotes; a third one begins a triple-quoted string
     kTripleString,
-    kBehind,  // inside brackets, behind a value
+    kBehind,  // inside brackets, after a value
     kEnded,
   };
 

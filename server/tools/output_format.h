@@ -22,7 +22,7 @@ inline constexpr Symbol kFirstSpecial = 256;
 
 // How a family writes its calls.
 enum class Mechanism : uint8_t {
-  kJson,      // a JSON object, or an array of them, behind a marker
+  kJson,      // a JSON object, or an array of them, after a marker
   kBareJson,  // a JSON object that begins the answer; markers are optional
   kNamed,     // a name, then the arguments as JSON
   kTagged,    // a name, then keys and values in tags
@@ -44,7 +44,7 @@ enum class Role : uint8_t {
   kCallBegin,
   kCallEnd,
   kNameEnd,
-  kIdBegin,  // behind a name: the call's id follows
+  kIdBegin,  // after a name: the call's id follows
   kKeyBegin,
   kKeyEnd,
   kKeyEndString,  // the value is text
@@ -130,9 +130,9 @@ struct CallFamily {
   bool type_is_id = false;        // kNamed: that text is the call's id
   bool header_is_id = false;      // kNamed: "functions.NAME:IDX"
   bool name_ends_at_brace = false;    // kNamed: '{' begins the arguments without a marker
-  bool json_or_named = false;         // kNamed: '[' or '{' behind the marker begins kJson
+  bool json_or_named = false;         // kNamed: '[' or '{' after the marker begins kJson
   bool name_ends_at_newline = false;  // kTagged, kNamed: a line feed ends the name
-  bool strips_newlines = false;       // kTagged: a line feed at each side of a value is none of it
+  bool strips_newlines = false;       // kTagged: a line feed at each side of a value is dropped
   bool tagged_body = false;           // kHarmony: calls stand in tags in messages to tools
   bool lines = false;                 // kPython: one call a line, without a list around them
   bool ends_reasoning = false;        // a marker of a call inside reasoning ends it and counts
@@ -148,7 +148,7 @@ struct ReasoningFamily {
   ReasoningText text = {};           // of such a family; others have it from their markers
   // Without a marker in the prompt's tail the output begins in reasoning.
   bool begins_inside = false;
-  // Line feeds that belong to a marker: behind its beginning, before and behind its end.
+  // Line feeds that belong to a marker: after its beginning, before and after its end.
   uint8_t after_begin = 0;
   uint8_t before_end = 0;
   uint8_t after_end = 0;

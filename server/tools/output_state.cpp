@@ -244,7 +244,7 @@ void OutputState::leave_calls(bool is_content, bool gives_space) {
   std::string kept = std::exchange(kept_, {});
   is_behind_call_ = had_call_;
   if (!is_content) {
-    // White space behind the last call and its markers is content's, if content follows.
+    // White space after the last call and its markers belongs to the content, if content follows.
     if (had_call_ && gives_space) space_ = kept.substr(kept.find_last_not_of(" \t\r\n") + 1);
     return;
   }

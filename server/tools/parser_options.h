@@ -7,8 +7,8 @@ namespace sluice {
 struct ParserOptions {
   // False: calls are not looked for (no tools, tool_choice "none"); what spells one is content.
   bool parse_calls = true;
-  // False: what spells a call inside reasoning is reasoning, whatever the family. Where calls are
-  // forced, they come behind it.
+  // False: what spells a call inside reasoning is reasoning, whatever the family. Forced calls
+  // follow it.
   bool calls_end_reasoning = true;
   // Special tokens that are no markers are left out of the text. False: they are text of the kind
   // around them. Markers never are, except in content that turned out to be no call.

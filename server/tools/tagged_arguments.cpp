@@ -75,7 +75,7 @@ class ArgumentsWriter {
     }
   }
 
-  // The value's types are known, and none of them is a string.
+  // The value's types are known, and do not include string.
   static bool is_json(const Json& value) {
     const Json* type = value.is_object() ? find_field(value, "type") : nullptr;
     if (type == nullptr) return false;
@@ -152,7 +152,7 @@ class ArgumentsWriter {
     return text.substr(first, text.find_last_not_of('\n') + 1 - first);
   }
 
-  // The line feed before the end is none of the value, so that text may go without.
+  // The line feed before the end is not part of the value, so text may omit it.
   void add_any_string(Json& part) {
     const std::string mark = end_mark();
     if (mark.empty()) return writer_.add_free_text(value_end_, part);

@@ -10,7 +10,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kMaxSteps = 64;        // references and branches, nested; deeper ones allow all
 constexpr int kMaxDepth = 8;         // of places in a parameter whose types are kept
-constexpr size_t kMaxPlaces = 1000;  // of a tool, behind its parameters themselves
+constexpr size_t kMaxPlaces = 1000;  // of a tool, below its parameters
 
 JsonTypes type_of_name(const std::string& name) {
   if (name == "string") return kJsonString;
