@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The protocol half of a generation: tells one client what the engine made for it. HTTP and gRPC
-// implement it; Generation decides what is told (stop strings, choices, counts). Lives on the
+// The protocol half of a generation: sends one client what the engine generated for it. HTTP and
+// gRPC implement it; Generation decides what is sent (stop strings, choices, counts). Lives on the
 // generation's I/O thread.
 #pragma once
 

@@ -48,7 +48,7 @@ class Walk {
 
   [[nodiscard]] int64_t position() const { return static_cast<int64_t>(at_); }
 
-  // Whether the text goes on with `name`, perhaps behind spaces; it then goes on behind it.
+  // Whether the text continues with `name`, perhaps after spaces; if so, moves past it.
   bool take_name(std::string_view name);
 
   // The positions of the characters that tokens spell, and that of the end.

@@ -25,10 +25,10 @@ enum class ChatCommand : uint8_t {
 
 struct ChatLine {
   ChatCommand command = ChatCommand::kText;
-  std::string argument;  // the text, the rest behind a command, or the name of an unknown one
+  std::string argument;  // the text, the rest after a command, or the name of an unknown one
 };
 
-// A command is a slash, letters, and nothing or a space behind them: "/etc/hosts says" is text.
+// A command is a slash and letters, then the end or a space: "/etc/hosts says" is text.
 ChatLine parse_chat_line(std::string_view line);
 
 // Returns what a terminal shows of an answer, in UTF-8, and obeys nothing of: U+FFFD for control

@@ -70,7 +70,7 @@ struct Invocation {
   bool dry_run = false;        // serve, router
   bool headless = false;       // serve: never node 0
   std::string dist_init_addr;  // serve; empty: not given
-  std::string nodes_source;    // where the nodes of a model come from; empty: nobody asks
+  std::string nodes_source;    // which setting chose the nodes, for the log; empty: none
   bool all = false;            // inspect
   std::string report_file;     // fetch; empty: none
   std::string model_name;      // what resolve_model() found the model by; empty: a path was given

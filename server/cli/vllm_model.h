@@ -27,7 +27,7 @@ bool is_quantization(const std::string& name, const std::string& own);
 
 // Returns the words of the command line that a YAML file stands for, as vLLM reads it: `key: value`
 // is --key value, lists are several values, maps JSON, true and false --key and --no-key.
-// kNotFound, kInvalidArgument: no such file, or none of flags.
+// kNotFound, kInvalidArgument: no such file, or not a file of flags.
 Expected<std::vector<std::string>> vllm_config_words(const std::string& path);
 
 }  // namespace sluice

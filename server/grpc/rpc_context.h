@@ -88,7 +88,7 @@ class RpcContext {
 
   [[nodiscard]] grpc::Status too_many_calls(size_t method) const;
 
-  // Returns the thread for a message: reading a large one holds none of the others up. Any thread.
+  // Returns the thread for a message, so that parsing a large one delays no other. Any thread.
   IoWorker& worker_of(size_t message_bytes);
 
   // Returns and counts the status that refuses a call.

@@ -184,7 +184,7 @@ bool Connection::is_large() const {
   return bytes > (parser_->is_gzip ? kLargeDeflatedBody : kLargeBody);
 }
 
-// Returns true where the connection is another thread's now, and must not be touched.
+// Returns true if the connection now belongs to another thread and must not be touched.
 bool Connection::move_if_large() {
   if (!is_large() || writing_ || reading_) return false;
   ConnectionOwner* const here = owner_;
@@ -244,7 +244,7 @@ bool Connection::decrypt(std::string_view received) {
   return false;
 }
 
-// Drops empty lines in front of a request line (RFC 9112, 2.2), which old clients send behind a
+// Drops empty lines in front of a request line (RFC 9112, 2.2), which old clients send after a
 // body. Returns false if there is nothing else yet, or too much of that.
 bool Connection::skip_empty_lines() {
   size_t taken = 0;

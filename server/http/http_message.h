@@ -19,7 +19,7 @@ class IoWorker;
 struct HttpRequest {
   std::string method;  // "POST"
   std::string path;    // without the query, and without a slash at its end
-  std::string query;   // behind the question mark, as it was sent
+  std::string query;   // after the question mark, as it was sent
   std::string body;
   std::string authorization;  // header values; empty when absent
   std::string api_key;        // x-api-key

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A byte stream to a server, plain or TLS, behind one type: no other file of the client knows
-// which. One operation of a kind at a time; all on the thread of the event loop.
+// A byte stream to a server, plain or TLS, as one type: no other file of the client knows which.
+// One operation of a kind at a time; all on the thread of the event loop.
 #pragma once
 
 #include <boost/system/error_code.hpp>
