@@ -128,7 +128,7 @@ class CodedMatrix {
  public:
   // Checks everything except the values of scales and codes. Errors: kDataLoss or kUnsupported,
   // 'tensor "name": found X, expected Y'. Dimensions of codes and companions before the last two
-  // are rows; codes have 2 to kMaxCodesDims, none of them 0.
+  // are rows; codes have 2 to kMaxCodesDims, each above 0.
   static Expected<CodedMatrix> create(const WeightScheme& scheme,
                                       CodesTensor codes,
                                       std::vector<Companion> companions);

@@ -82,7 +82,7 @@ class FairQueue {
   };
 
   struct DueKey {
-    int64_t counter = 0;  // may lag behind the tenant's counter
+    int64_t counter = 0;  // may be less than the tenant's counter
     QueueKey first;
     friend auto operator<=>(const DueKey&, const DueKey&) = default;
   };

@@ -245,7 +245,7 @@ int32_t Scheduler::Impl::take_blocks(size_t position, int32_t num_tokens) {
 // Schedules every request that decodes: no more requests run than a step has tokens.
 void Scheduler::Impl::schedule_decodes() {
   leaders.clear();
-  // A preemption removes requests behind the current one only.
+  // A preemption removes only requests after the current one.
   for (size_t i = 0; i < running.size(); ++i) {
     Entry& e = running_entry(i);
     if (computes_blocks(e)) leaders.push_back(running[i]);

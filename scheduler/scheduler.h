@@ -7,7 +7,7 @@
 // come before update() of step n; the three counters of Request keep them apart. A row may then
 // begin at a token that step n has not chosen yet: "the last token chosen in that slot". A request
 // whose drafts are in flight is left out until they retire, because its next position is unknown.
-// With follows_drafts it continues behind the drafts as if all were accepted, and the component
+// With follows_drafts it continues after the drafts as if all were accepted, and the component
 // that runs the steps moves its rows back by the number of rejected drafts.
 #pragma once
 
@@ -76,7 +76,7 @@ class Scheduler {
   [[nodiscard]] bool wants_drafts() const;
   // Whether a request has drafts in flight and is therefore left out until they retire.
   [[nodiscard]] bool has_drafts_in_flight() const;
-  // Whether rows may follow drafts in flight, so that drafts may be offered behind them.
+  // Whether rows may follow drafts in flight, so that drafts may be offered after them.
   [[nodiscard]] bool follows_drafts() const;
   // The most tokens that steps in flight will append to a request; drafts offered now follow them.
   [[nodiscard]] int32_t num_unchosen(RequestId id) const;
