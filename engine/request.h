@@ -77,7 +77,7 @@ struct TokenOutput {
   RequestTimings timings;
   std::string error;                   // with kError: one line for the client
   ErrorCode error_code = ErrorCode::kInternal;  // with kError
-  int32_t retry_after_s = 0;                    // with kError: when to come back; 0: not known
+  int32_t retry_after_s = 0;                    // with kError: when to retry; 0: not known
   std::string error_param;             // with kError: request field at fault; empty when none
   // The prompt's log-probabilities from its second token on; `token` is then kInvalidToken.
   std::vector<PromptLogprob> prompt_logprobs;

@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// The source of a guess. Models come last: other proposers' guesses cost nothing to ask for.
+// The source of a guess. Models are last: asking other proposers costs almost nothing.
 enum class DraftSource : uint8_t {
   kForced,
   kPrediction,

@@ -20,8 +20,8 @@ int64_t incoming_message_bytes(const Config& config);
 int64_t incoming_kv_bytes();
 inline constexpr size_t kMaxKvMessageBytes = size_t{64} << 10;
 inline constexpr size_t kMostKvPeers = 64;  // in each direction, that have proven themselves
-// Of those that have not yet; one more takes the place of the oldest. A worker with the secret
-// needs a millisecond for that, so whoever holds these open keeps no worker out.
+// Peers that have not yet; one more replaces the oldest. A worker with the secret authenticates
+// within a millisecond, so a client that holds these open excludes no worker.
 inline constexpr size_t kMostKvStrangers = 64;
 
 // All of them, of the ports that the configuration opens.

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What became of one transfer of KV between this worker and a peer, for those who keep traces.
+// The outcome of one transfer of KV between this worker and a peer, for traces.
 #pragma once
 
 #include <chrono>

@@ -57,7 +57,7 @@ Expected<void> size_draft(const Config& config,
 DraftChoice::Bounds choice_bounds_of(const PlannedDraft& planned);
 HeadRows::Bounds head_rows_bounds_of(const StepBounds& bounds);
 
-// kInvalidArgument, with both numbers: fewer than 90% of the target's ids stand for the same bytes.
+// kInvalidArgument, with both numbers: fewer than 90% of the target's ids have the same bytes.
 Expected<void> check_draft_vocabulary(const Tokenizer& target,
                                       const Tokenizer& draft,
                                       const std::string& draft_path);

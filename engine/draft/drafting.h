@@ -2,8 +2,8 @@
 // Speculation in the step loop: decides which requests draft and when their proposers are asked,
 // and keeps the counts. Engine thread only.
 //
-// Proposers come first. A second model drafts for requests whose proposals are expected to fail
-// entirely; it needs that no step is in flight, because it computes where steps do.
+// Proposers are asked first. A second model drafts for requests whose proposals are expected to
+// fail entirely; it needs that no step is in flight, because it computes where steps do.
 //
 // Call order per step: should_wait() -> offer() -> Scheduler::schedule() -> the step runs ->
 // committed() or end() for each of its requests, count() for each that had drafts.

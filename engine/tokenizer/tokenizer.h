@@ -73,7 +73,7 @@ class Tokenizer {
                       SpecialText special,
                       std::vector<TokenId>& out) const = 0;
 
-  // Encodes like kParse, but finds control tokens only where they lie entirely outside
+  // Encodes like kParse, but finds control tokens only where they are entirely outside
   // `literal_ranges` (ascending, disjoint): user text inside a rendered template. The text is
   // tokenized as a whole, so ids at the borders are those of the whole string.
   virtual void encode_marked(std::string_view text,

@@ -68,7 +68,7 @@ std::string packed_cache_path(const std::string& folder,
 // Whether later changes of the checkpoint's files would show in the key.
 bool is_settled(const Checkpoint& checkpoint);
 
-// The parts of a file whose header is right. `hashes` and `checksums` may lie at any address.
+// The parts of a file whose header is right. `hashes` and `checksums` may be at any address.
 struct PackedParts {
   std::span<const std::byte> hashes;
   std::span<const std::byte> checksums;

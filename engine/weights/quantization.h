@@ -39,7 +39,7 @@ struct LayerScheme {
   bool operator==(const LayerScheme&) const = default;
 };
 
-// A row of the table; groups, zero points and inputs come from the configuration.
+// A row of the table; groups, zero points and inputs are read from the configuration.
 enum class SchemeKind : uint8_t {
   kInt8,
   kFp8,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collects the tensors of quantized layers, which may lie in several files, and makes them matrices
+// Collects the tensors of quantized layers, which may be in several files, and makes them matrices
 // of codes.
 #pragma once
 

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled grammars over a vocabulary, which tell the tokens that may come next. A Grammar is
+// Compiled grammars over a vocabulary, which determine the tokens that may follow. A Grammar is
 // immutable, and shared on any thread by all answers that follow it; each has its own matcher.
 #pragma once
 

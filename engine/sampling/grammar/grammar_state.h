@@ -36,7 +36,7 @@ class GrammarState {
     return static_cast<int64_t>(sizeof(GrammarState) + tokens_.capacity() * sizeof(TokenId));
   }
 
-  // Writes which tokens may come next. The next token must be bound.
+  // Writes which tokens may follow. The next token must be constrained.
   Allowed fill(std::span<uint32_t> row) { return matcher_->fill(row); }
 
   // Whether the answer could end here.
