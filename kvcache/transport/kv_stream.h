@@ -17,7 +17,7 @@ struct iovec;
 
 namespace sluice {
 
-// All calls come from the transport's thread.
+// All calls are made on the transport's thread.
 class KvStream {
  public:
   virtual ~KvStream() = default;  // closes it

@@ -44,13 +44,13 @@ using KvSession = uint64_t;
 struct KvSessionOptions {
   KvSession session = 0;
   KvSessionToken token = {};
-  // The sender's address as told on the control channel (KvTransport::address()): this side dials
-  // and receives. Empty: this side is the sender, which waits to be dialled.
+  // The sender's address as received on the control channel (KvTransport::address()): this side
+  // connects and receives. Empty: this side is the sender, which accepts.
   std::string address;
   uint64_t own_epoch = 0;
   uint64_t peer_epoch = 0;  // frames of another epoch close their connection
   KvFrameLayout layout;
-  // Sender, of a kind whose peers read payloads where they lie: the allocation, from its first byte
+  // Sender, of a kind whose peers read payloads in place: the allocation, from its first byte
   // on, that has all payloads of the session.
   std::span<const std::byte> payloads;
 };
@@ -115,7 +115,7 @@ class KvTransport {
   [[nodiscard]] virtual bool is_address(std::string_view address) const = 0;
 
   // Fails with kInvalidArgument: not an address of this transport, an empty layout, or a session or
-  // token that is in use. A peer that cannot be reached is no error: dialling goes on.
+  // token that is in use. A peer that cannot be reached is no error: connecting is retried.
   virtual Expected<void> open(const KvSessionOptions& options) = 0;
 
   // Receiver: posts a slot, in place of an earlier post of it. False: too many slots are posted, or

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A link moves the payloads of one connection between two devices (transport_device.h), by NCCL
 // (transport_nccl_link.h) or CUDA IPC (transport_ipc_link.h). It lives as long as its connection,
-// on which its two ends exchange messages. All calls come from the transport's thread, and none but
-// the destructor waits.
+// on which its two ends exchange messages. All calls are made on the transport's thread; only the
+// destructor waits.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace sluice {
 class DeviceLink {
  public:
   enum class State : uint8_t {
-    kMaking,  // the other worker may not have come yet
+    kMaking,  // the other worker may not have joined yet
     kReady,
     kBroken,  // by an error or abort(): nothing more is done
   };

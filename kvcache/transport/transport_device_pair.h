@@ -31,7 +31,7 @@ class DevicePair {
 
   // Reads and writes as much as is possible now.
   void advance_stream();
-  // Return the next frame that has come, if one has; peek() leaves it there.
+  // Return the next received frame, if there is one; peek() leaves it in the queue.
   [[nodiscard]] std::optional<KvFrame> peek() const;
   std::optional<KvFrame> take();
   void write(const KvFrame& frame);
@@ -74,7 +74,7 @@ class DevicePair {
     return is_open_ && !has_stream_ended_ && !is_receiver_ && link_ != nullptr && link_->is_loan();
   }
 
-  // Sender: tells the peer that nothing more comes; its connection then ends.
+  // Sender: tells the peer that nothing more follows; its connection then ends.
   void finish() { stream_->finish(); }
 
   // Tells whether end() was called and the link is gone.
