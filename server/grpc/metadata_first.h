@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Services whose calls are seen before their messages. Where a client sends one message gRPC reads
-// it, whoever sent it, before it asks the service; where it sends a stream gRPC reads nothing
-// unasked. On the wire both are alike, so here every method is served as a stream: a caller without
-// a key is answered by the metadata alone, and its message is not read. Messages come as bytes and
-// are parsed where an exception ends one call.
+// Services whose calls are seen before their messages. For a method with one request message gRPC
+// reads it, from any client, before it asks the service; for a stream gRPC reads nothing unasked.
+// On the wire both are alike, so here every method is served as a stream: a caller without a key is
+// answered by the metadata alone, and its message is not read. Messages arrive as bytes and are
+// parsed where an exception ends one call.
 #pragma once
 
 #include <grpcpp/impl/codegen/proto_utils.h>
@@ -71,7 +71,7 @@ inline grpc::Status too_long(size_t bytes) {
 template <typename Response>
 class OneRequestReactor : public OneRequestWire<Response> {
  public:
-  // Takes the message, where place() puts it. Not called where none comes.
+  // Takes the message, where place() puts it. Not called if there is none.
   virtual void take(grpc::ByteBuffer& message) = 0;
 
   // Ends a call whose message was not taken.

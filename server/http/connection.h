@@ -102,7 +102,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   [[nodiscard]] Kind kind() const { return kind_; }
 
   void start();
-  // Goes on with a new owner, on its thread.
+  // Continues with a new owner, on its thread.
   void resume();
   // Checks deadlines and sends pings; called a few times a second.
   void check_deadlines(Clock::time_point now);
@@ -175,7 +175,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   std::string outgoing_;  // being written
   size_t num_sent_ = 0;   // bytes of outgoing_ already sent
   bool writing_ = false;
-  std::string tls_reply_;  // handshake and alerts, as they go out
+  std::string tls_reply_;  // handshake and alerts, as they are sent
 
   // State of the request being answered.
   bool keep_alive_ = true;

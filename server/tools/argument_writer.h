@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes a call's arguments as JSON while they are read, for families whose models do not write
-// JSON. Python's spacing: {"a": 1, "b": "x"}. Strings go out as they come. A value.
+// JSON. Python's spacing: {"a": 1, "b": "x"}. Strings are written as they arrive. A value.
 #pragma once
 
 #include <string>

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the models of a family write calls, for those who make them write some: what this says,
+// How the models of a family write calls, for grammars that force calls: what this says,
 // OutputParser reads. Values; any thread.
 #pragma once
 
@@ -11,7 +11,7 @@
 
 namespace sluice {
 
-// A piece of what stands around a call: text, a control token by its id, or what only the model
+// A piece of what surrounds a call: text, a control token by its id, or what only the model
 // knows.
 struct CallPiece {
   enum class Kind : uint8_t {
@@ -50,8 +50,8 @@ struct TaggedForm {
 // How a family writes a call: `begin` name `behind_name` arguments `end`; several follow each other
 // with `separator` between, all of them inside of `open` and `close`.
 struct CallForm {
-  // The first piece of what stands before a call, or the beginning of its text: it announces calls
-  // wherever it stands. kInvalidToken and no text: calls may begin without one.
+  // The first piece of what precedes a call, or the beginning of its text: it announces calls
+  // wherever it appears. kInvalidToken and no text: calls may begin without one.
   CallPiece marker = {};
   // Texts that begin a call as well, though the family's models are not taught to write them so.
   std::vector<std::string> other_markers = {};
@@ -71,7 +71,7 @@ struct CallForm {
   }
 };
 
-// How reasoning stands before calls.
+// The form of reasoning before calls.
 struct ReasoningForm {
   CallPieces begin = {};
   CallPieces end = {};

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages with headers (gpt-oss): <|channel|>analysis<|message|>...<|end|><|start|>assistant...
 // The channel says what a message is, a recipient makes it a call. Or (Muse) the recipient alone
-// says it, and calls stand in tags in the text: <|start|>assistant to=self<|message|>... All of the
+// says it, and calls are tags in the text: <|start|>assistant to=self<|message|>... All of the
 // answer; a value, see call_reader.h.
 #pragma once
 
@@ -17,7 +17,7 @@ namespace sluice {
 
 class HarmonyMessages {
  public:
-  // `parse_calls` false: a message to a tool is content. `has_tags`: calls stand in tags.
+  // `parse_calls` false: a message to a tool is content. `has_tags`: calls are tags.
   HarmonyMessages(bool parse_calls, bool has_tags)
       : parse_calls_(parse_calls), has_tags_(has_tags) {}
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls as JSON: {"name": ..., "arguments": ...}, alone, in an array, or with ';' between. The call
-// begins when its name is whole; arguments go out as the model writes them, and are kept only where
-// they come before the name. A value; see call_reader.h.
+// begins when its name is whole; arguments are passed on as the model writes them, and are kept
+// only if they precede the name. A value; see call_reader.h.
 #pragma once
 
 #include <cstdint>
@@ -65,7 +65,7 @@ class JsonCall {
   bool had_call_ = false;
   bool is_named_ = false;
   bool has_arguments_ = false;
-  bool decides_text_ = false;  // the first visible character of arguments in a string is to come
+  bool decides_text_ = false;  // the first visible character of arguments in a string is due
   bool has_keys_ = false;
   int32_t num_nested_ = 0;  // objects around the one that is read, inside the call's
   JsonSpan span_;

@@ -21,12 +21,12 @@ constexpr std::string_view without_space_around(std::string_view text) {
   return text;
 }
 
-// Finds the end of a value whose bytes come one by one. Nesting is counted, kinds of brackets are
-// not told apart: broken JSON ends where its brackets are even.
+// Finds the end of a value whose bytes are fed one by one. Nesting is counted regardless of the
+// kind of bracket: broken JSON ends where its brackets balance.
 class JsonSpan {
  public:
   enum class Place : uint8_t {
-    kInside,  // the byte is of the value, which goes on
+    kInside,  // the byte is of the value, which continues
     kLast,    // the byte is the value's last
     kBehind,  // the value, a number or a word, had ended before this byte
   };
@@ -56,7 +56,7 @@ class JsonString {
   void feed_hex(char c, std::string& out);
 
   bool is_escaped_ = false;
-  uint8_t num_hex_ = 0;  // digits that are still to come
+  uint8_t num_hex_ = 0;  // digits not read yet
   uint32_t code_ = 0;
   uint32_t high_ = 0;  // first half of a pair, whose second may follow
 };
@@ -69,7 +69,7 @@ std::optional<JsonTypes> json_type(std::string_view text);
 // The string that `text`, a JSON string, spells.
 std::string decode_json_string(std::string_view text);
 
-// Bytes of a string's content as they stand in JSON: quotes, backslashes and control characters are
+// Bytes of a string's content as JSON spells them: quotes, backslashes and control characters are
 // escaped, all else is as it was.
 void append_json_escaped(std::string_view bytes, std::string& out);
 

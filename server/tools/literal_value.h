@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One value of a call that is not written in JSON, rewritten as JSON while it is read: a Python
-// literal, or Gemma's, whose keys have no quotes and whose strings stand between markers. A value.
+// literal, or Gemma's, whose keys have no quotes and whose strings are between markers. A value.
 #pragma once
 
 #include <cstdint>
@@ -71,7 +71,7 @@ class LiteralValue {
   bool is_escaped_ = false;
   char quote_ = '"';
   uint8_t num_quotes_ = 0;  // of a triple string's end so far
-  uint8_t num_digits_ = 0;  // of an escape, still to come
+  uint8_t num_digits_ = 0;  // of an escape, not read yet
   bool is_octal_ = false;
   uint32_t code_ = 0;
   uint32_t high_ = 0;  // first half of a surrogate pair

@@ -37,7 +37,7 @@ enum class Mechanism : uint8_t {
 enum class Role : uint8_t {
   kReasoningBegin,
   kReasoningEnd,
-  kWrapBegin,  // stand around content and are no part of it
+  kWrapBegin,  // surround content and are not part of it
   kWrapEnd,
   kSectionBegin,
   kSectionEnd,
@@ -133,7 +133,7 @@ struct CallFamily {
   bool json_or_named = false;         // kNamed: '[' or '{' after the marker begins kJson
   bool name_ends_at_newline = false;  // kTagged, kNamed: a line feed ends the name
   bool strips_newlines = false;       // kTagged: a line feed at each side of a value is dropped
-  bool tagged_body = false;           // kHarmony: calls stand in tags in messages to tools
+  bool tagged_body = false;           // kHarmony: calls are tags in messages to tools
   bool lines = false;                 // kPython: one call a line, without a list around them
   bool ends_reasoning = false;        // a marker of a call inside reasoning ends it and counts
 };

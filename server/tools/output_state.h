@@ -51,7 +51,7 @@ class OutputState {
   ParserOptions options;
   const CallFamily* family = nullptr;  // null: calls are not looked for
   PieceWriter out;
-  Pieces begun_call;  // by the prompt; goes out first
+  Pieces begun_call;  // by the prompt; emitted first
   int64_t num_reasoning_tokens = 0;
   int64_t num_undecided_tokens = 0;  // the last ones, not counted as reasoning
 
@@ -78,7 +78,7 @@ class OutputState {
   [[nodiscard]] Roles call_roles() const;
 
   // A marker at the front of `pending`, inside a value: read as text or left to be read as a
-  // marker; false: what follows it has to come first.
+  // marker; false: what follows it must arrive first.
   bool decide_in_value(const Marker& marker, bool at_end, bool& is_text);
   // Decides what it can of `pending`; at the end of the output, or before a special token, all.
   void drain(bool at_end);
@@ -122,11 +122,11 @@ class OutputState {
   std::u16string thought_;             // read since a marker in a thought, while it may be no call
   std::string kept_;                   // what the reader took and may turn out to be content
   std::string space_;                  // white space that may belong to a marker
-  bool is_over_ = false;               // no more will come
+  bool is_over_ = false;               // the input has ended
   bool is_bare_ = false;               // the reader began without a marker
   bool had_call_ = false;              // the reader began a call
-  bool has_content_ = false;           // visible content has come
-  bool has_reasoning_ = false;         // visible reasoning has come since its marker
+  bool has_content_ = false;           // visible content has been read
+  bool has_reasoning_ = false;         // visible reasoning has been read since its marker
   bool is_wrapped_ = false;
   bool is_behind_call_ = false;  // no visible text since
   bool is_long_space_ = false;   // of a run of white space too long to be a marker's

@@ -39,7 +39,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   virtual void write(std::string_view bytes) = 0;  // writes all bytes, which the caller keeps
   virtual void read(std::span<char> buffer) = 0;   // reads some bytes; the caller keeps the buffer
 
-  // Closes the stream; no event comes after it.
+  // Closes the stream; no event follows.
   void close() {
     events_ = nullptr;
     close_socket();
