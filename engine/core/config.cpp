@@ -140,7 +140,7 @@ Expected<void> apply_environment(Config& config) {
     const char* text = std::getenv(name.c_str());
     if (text == nullptr) continue;
     // Kubernetes gives every pod <SERVICE>_PORT=tcp://...; a Service called sluice must not break
-    // the server it stands for.
+    // the server that it exposes.
     if (name.ends_with("_PORT") && std::string_view(text).starts_with("tcp://")) continue;
     const auto applied = knob.set(config, knob, text);
     if (!applied) {

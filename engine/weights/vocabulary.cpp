@@ -201,7 +201,7 @@ Expected<TokenId> read_id(const GgufFile& file,
 constexpr std::string_view kBeginKey = "tokenizer.ggml.bos_token_id";
 constexpr std::string_view kEndKey = "tokenizer.ggml.eos_token_id";
 
-// BERT's texts stand between tokens with keys of their own, where a file has these.
+// BERT encloses texts in tokens with keys of their own, if a file has these.
 std::string_view id_key(const GgufFile& file,
                         bool is_bert,
                         std::string_view own,

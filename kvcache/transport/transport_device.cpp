@@ -28,12 +28,12 @@ using Kind = KvCompletion::Kind;
 
 constexpr size_t kMostInPair = 16;    // payloads of a sender
 constexpr size_t kMostOfPeer = 1024;  // that a receiver takes ahead of its GPU
-// How soon something is looked at again that no message tells of.
+// Poll intervals for state changes that produce no event.
 constexpr std::chrono::nanoseconds kTransferTick{50'000};   // payloads
 constexpr std::chrono::nanoseconds kMakingTick{1'000'000};  // links that begin and end
 constexpr std::chrono::nanoseconds kIdleTick{50'000'000};   // their errors, and timers
-// For a payload that is in the link when its attempt is aborted: its counterpart is there
-// or comes by itself, where the peer lives.
+// For a payload that is in the link when its attempt is aborted: its counterpart is there, or
+// arrives by itself if the peer is alive.
 constexpr std::chrono::milliseconds kGrace{500};
 
 struct Posted {
@@ -147,7 +147,7 @@ void DeviceTransport::do_one(OpenCommand& command) {
   session.dial_at = Clock::now();
 }
 
-// A payload that is still landing in the slot is done before one that comes later begins.
+// A payload that is still landing in the slot is done before a later one begins.
 void DeviceTransport::do_one(PostCommand& command) {
   Session& session = sessions_.at(command.session);
   const auto [at, is_new] = session.posted.try_emplace(command.landing.slot);
@@ -297,7 +297,7 @@ void DeviceTransport::advance(Session& session) {
     note_done(session);
     fill_pair(session);
     pair.advance_stream();
-    // What has come before the end is taken first.
+    // Frames that arrived before the end are taken first.
     if (pair.has_ended() && !pair.peek()) end_pair(session, false);
   }
   if (session.pair != nullptr && session.pair->is_gone()) note_gone(session);
@@ -417,7 +417,7 @@ void DeviceTransport::note_done(Session& session) {
   }
 }
 
-// The link is no more: what was in it goes again, but what was aborted.
+// The link is gone: its payloads are sent again, except aborted ones.
 void DeviceTransport::note_gone(Session& session) {
   for (auto at = session.in_pair.rbegin(); at != session.in_pair.rend(); ++at) {
     InPair& one = at->second;

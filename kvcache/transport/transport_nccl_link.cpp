@@ -12,8 +12,8 @@ using kernels::NcclResult;
 namespace {
 
 constexpr int kPair = 2;
-// What a transfer between two GPUs needs to reach what lies between them, and no more: the
-// multiprocessors are those of decodes that go on meanwhile.
+// As many multiprocessors as a transfer needs to saturate the path between two GPUs, and no more:
+// decodes that run meanwhile use the same ones.
 constexpr int kMostBlocks = 4;
 constexpr size_t kMostRunning = 8;
 

@@ -214,7 +214,7 @@ bool StreamTransport::pump_one(KvConnection& connection) {
   return more;
 }
 
-// Another connection comes first each time: no frame waits for a slow connection twice.
+// Each time another connection is first: no frame waits for a slow connection twice.
 bool StreamTransport::pump() {
   order_.clear();
   for (const auto& [id, connection] : connections_) order_.push_back(id);

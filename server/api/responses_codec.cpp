@@ -40,7 +40,7 @@ constexpr std::array<std::string_view, 9> kHostedItems = {"web_search_call",
                                                           "mcp_approval_request",
                                                           "tool_search_call"};
 
-// An assistant's turn comes as several items: reasoning, messages, calls. They are one message.
+// An assistant's turn is several items: reasoning, messages, calls. They are one message.
 class Conversation {
  public:
   Conversation(Json messages, IgnoredArguments& ignored)

@@ -216,7 +216,7 @@ std::string ResponsesFormat::response_json(Status status,
   return out;
 }
 
-// The conversation goes on with this answer.
+// The conversation continues with this answer.
 void ResponsesFormat::store(const std::string& response) const {
   if (record_.store == nullptr) return;
   std::string messages = record_.messages;
@@ -245,7 +245,7 @@ void ResponsesFormat::store(const std::string& response) const {
 std::string ResponsesFormat::whole(std::span<const size_t>, const Usage& usage) {
   std::string response = response_json(status_, &usage);
   store(response);
-  // It is for whoever goes on with the KV now, and no part of what is kept.
+  // It is for the worker that continues with the KV now, and not stored.
   if (!kv_params_.empty()) {
     response.pop_back();
     response += ",\"kv_transfer_params\":" + kv_params_ + '}';

@@ -23,7 +23,7 @@ constexpr size_t kMaxTextBytes = 512;  // addresses, names of engines and transf
 constexpr size_t kMaxHandoffs = 4096;  // one for each prompt or choice
 constexpr const char* kTransfer = "kv_transfer_params";
 
-// A member of `object`, which goes by `place` in messages; empty: absent or null.
+// A member of `object`, called `place` in messages; empty: absent or null.
 Expected<std::string> read_text(const Json& object, const char* name, const std::string& place) {
   const Json* value = find_field(object, name);
   if (value == nullptr) return std::string();

@@ -39,7 +39,7 @@ std::string_view recipient_of(std::string_view text) {
   return {};
 }
 
-// A header may go on like this before its channel: a role, then a recipient.
+// A header may continue like this before its channel: a role, then a recipient.
 bool may_begin_header(std::string_view text) {
   const std::string_view word = trimmed_left(text);
   for (const std::string_view begin : {std::string_view("assistant"), kRecipient}) {

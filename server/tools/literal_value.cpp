@@ -175,7 +175,7 @@ LiteralValue::Place LiteralValue::escape(char c,
   const size_t letter = kLetters.find(c);
   if (letter != std::string_view::npos) {
     arguments.escaped(kMeanings.substr(letter, 1), out);
-  } else if (c != '\n') {  // a line that goes on; else no escape of Python
+  } else if (c != '\n') {  // a continued line; else not an escape of Python
     arguments.escaped("\\", out);
     arguments.escaped({&c, 1}, out);
   }

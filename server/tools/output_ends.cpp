@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an output begins, arrives and ends; what its symbols mean stands in output_state.cpp.
+// How an output begins, arrives and ends; output_state.cpp has the meaning of its symbols.
 #include <algorithm>
 #include <utility>
 
@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// What the prompt began goes out before all else.
+// What the prompt began is emitted before all else.
 void OutputState::write_to(Pieces& pieces) {
   pieces.insert(pieces.end(), begun_call.begin(), begun_call.end());
   begun_call.clear();

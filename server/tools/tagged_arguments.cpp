@@ -128,7 +128,7 @@ class ArgumentsWriter {
     return {};
   }
 
-  // What the string may be; empty: anything, or what cannot stand between tags.
+  // What the string may be; empty: anything, or what cannot be between tags.
   static Json texts_of(const Json& value) {
     Json texts = Json::array();
     const Json* list = find_field(value, "enum");
@@ -143,7 +143,7 @@ class ArgumentsWriter {
     return are_plain ? texts : Json::array();
   }
 
-  // What a value ends with wherever it stands; empty: a control token does.
+  // What ends a value wherever it occurs; empty: a control token does.
   [[nodiscard]] std::string end_mark() const {
     if (value_end_.size() != 1) return {};
     const std::string& text = value_end_.front().text;

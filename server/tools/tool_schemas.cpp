@@ -116,7 +116,7 @@ struct SchemaReader {
     return types == 0 ? kJsonAny : types;
   }
 
-  // Keeps the types of what stands in a value of the schema, of the first branch that knows it.
+  // Keeps the types of a value's parts in the schema, from the first branch that defines them.
   void add_places(
       const Json& schema, const std::string& path, int depth, int steps, Places& places) {
     if (!schema.is_object() || depth == kMaxDepth || steps == kMaxSteps || --budget < 0) return;

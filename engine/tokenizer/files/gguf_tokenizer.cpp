@@ -145,7 +145,7 @@ class GgufParts {
 
   void fill_byte_level_bytes() {
     for (size_t id = 0; id < parts_.names.size(); ++id) {
-      // Special tokens and names outside the byte alphabet stand for themselves.
+      // Special tokens and names outside the byte alphabet represent themselves.
       std::optional<std::string> bytes;
       if (type_of(id) == TokenType::kNormal) bytes = unspell_bytes(parts_.names[id]);
       parts_.bytes.push_back(bytes ? std::move(*bytes) : parts_.names[id]);
