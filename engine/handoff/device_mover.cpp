@@ -396,7 +396,7 @@ void DeviceMover::take(const KvCompletion& completion, std::vector<KvCompletion>
     case Kind::kClosed:
       free_sent(completion);
       free_posted(completion);
-      // The transport may have said what is dropped now before it heard of the end.
+      // The transport may have reported what is dropped now before it learned of the end.
       drop(completion.session, completion.kind == Kind::kClosed ? nullptr : &completion.frame.ref);
       held_.push_back(completion);
       break;

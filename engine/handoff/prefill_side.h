@@ -53,7 +53,7 @@ class PrefillSide {
                                              uint64_t check);
   // The step of choose() has retired, so all blocks that travel are findable.
   void retire(int64_t now_ms);
-  // The request is gone. Ids without a handoff are ignored.
+  // The request has ended. Ids without a handoff are ignored.
   void end(RequestId id, int64_t now_ms);
 
   void receive(KvPeerId peer, const KvMessage& message, int64_t now_ms);
@@ -90,7 +90,7 @@ class PrefillSide {
     int64_t begin_ms = 0;
     TraceContext trace;
     KvTransportKind transport = KvTransportKind::kNone;
-    std::string_view outcome;  // empty: it goes on
+    std::string_view outcome;  // empty: it continues
     int64_t num_blocks = 0;    // blocks sent
     uint64_t num_bytes = 0;
   };

@@ -98,7 +98,7 @@ void Transition::take_claim() {
   state_.num_begun = 0;
 }
 
-// Says to whom has claimed how things stand.
+// Sends the transfer's state to the claimer.
 void Transition::accept() {
   act(Do::kAccept);
   if (state_.has_ended) act(Do::kFinalOk);
@@ -359,7 +359,7 @@ void Transition::claim() {
   }
   if (event_.key != state_.key) return refuse(KvRefusal::kKey);
   if (!state_.is_claimed) {
-    // What was given up does not come back with a message that was late.
+    // A late message does not revive what was given up.
     if (is_same_peer && event_.attempt <= state_.attempt) return refuse(KvRefusal::kGone);
     take_claim();
     if (state_.has_ended) lease_until(event_.now_ms + worker_.times.lease);
