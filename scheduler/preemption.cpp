@@ -35,8 +35,8 @@ size_t Scheduler::Impl::victim_behind(size_t position) const {
   return victim;
 }
 
-// Preempts a request after `position`. Returns false when there is none, or when blocks only come
-// back as a step in flight retires.
+// Preempts a request after `position`. Returns false when there is none, or when blocks are only
+// freed as a step in flight retires.
 bool Scheduler::Impl::preempt_later_than(size_t position) {
   if (num_draining > 0) return false;
   const size_t victim = victim_behind(position);

@@ -10,11 +10,11 @@ namespace sluice {
 
 namespace {
 
-// A waiting head that did not fit is tried again when blocks come back, or after this many steps (a
+// A waiting head that did not fit is tried again when blocks are freed, or after this many steps (a
 // running request may have computed a prefix that it shares).
 constexpr uint64_t kRetrySteps = 8;
 // A leader that got nothing for more steps than this is not waited for: its priority or tenant may
-// give way for as long as other requests come. One step in 16 has no prompts at all.
+// give way for as long as other requests arrive. One step in 16 has no prompts at all.
 constexpr uint64_t kPatientSteps = 4;
 
 }  // namespace
@@ -41,7 +41,7 @@ bool Scheduler::Impl::is_queued(int32_t index) const {
 }
 
 // The first waiting request; there must be one. A request whose turn came when there was no room
-// keeps its turn: otherwise smaller ones could take all blocks that come back for ever.
+// keeps its turn: otherwise smaller ones could take all freed blocks for ever.
 int32_t Scheduler::Impl::head() {
   if (!preempted.empty()) return preempted.first();
   const int32_t blocked = entry_of.find(blocked_head);

@@ -55,7 +55,7 @@ class Scheduler {
   // than the whole cache).
   [[nodiscard]] Expected<void> add(NewRequest request);
 
-  // True when the request is gone at once; false when it is in flight (it ends at update(), its
+  // True when the request is removed at once; false when it is in flight (it ends at update(), its
   // blocks stay until then) or unknown.
   bool abort(RequestId id);
 
@@ -84,16 +84,16 @@ class Scheduler {
   [[nodiscard]] const DraftSurvival& draft_survival() const;
   // Measured step times by number of rows.
   [[nodiscard]] std::vector<RowTimes::Measured> row_times() const;
-  // Appends the requests that will decode in the coming step, if they can go on.
+  // Appends the requests that will decode in the coming step, if they can continue.
   void list_decoding(std::vector<RequestId>& ids) const;
 
-  // Decides one step and takes the blocks it needs. Decodes come first; then running prefills and
+  // Decides one step and takes the blocks it needs. Decodes are first; then running prefills and
   // waiting requests, in chunks under both budgets: tenants by the service given so far, each
   // tenant's requests by priority and arrival. When blocks run out a running request is preempted
   // (blocks freed, computed = 0, waits again). If nothing could be scheduled while requests wait
   // and nothing is in flight, one fails with a reason. `now_ms` orders by age and ends requests
-  // that have waited past their deadlines; a clock that goes back stands still. The reference is
-  // valid until the next call.
+  // that have waited past their deadlines; a clock that goes back is taken to stand still. The
+  // reference is valid until the next call.
   const SchedulerOutput& schedule(int64_t now_ms);
 
   // Retires a step: its tokens count as computed, except rejected drafts; blocks become cacheable,

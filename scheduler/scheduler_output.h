@@ -68,8 +68,8 @@ struct SchedulerOutput {
   // Preempted requests for which there is room again. The caller may bring kept KV back into the
   // prefix cache, and calls resume() in any case, now or later. Until then they hold no blocks.
   std::vector<RequestId> restoring;
-  std::vector<RequestFailure> failed;  // can never run (forward progress rule); already gone
-  std::vector<RequestId> expired;      // had not started at their deadline; already gone
+  std::vector<RequestFailure> failed;  // can never run (forward progress rule); already removed
+  std::vector<RequestId> expired;      // had not started at their deadline; already removed
   std::vector<KvBlockCopy> copies;     // made before the step runs, in order
   int32_t total_tokens = 0;
   int32_t num_prefill_tokens = 0;
