@@ -13,8 +13,7 @@ namespace sluice {
 
 class ArgumentWriter {
  public:
-  // A parameter. What is written until the next one is dropped where the call has had one of the
-  // name: the first was sent already.
+  // Begins a parameter. A repeated name's value is dropped: the first was sent already.
   void begin_value(std::string_view key, PieceWriter& out);
 
   // JSON of the parameter's value.

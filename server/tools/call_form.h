@@ -11,8 +11,8 @@
 
 namespace sluice {
 
-// A piece of what surrounds a call: text, a control token by its id, or what only the model
-// knows.
+// A piece of what surrounds a call: text, a control token by its id, or a value of the model's
+// choice.
 struct CallPiece {
   enum class Kind : uint8_t {
     kFixed,     // `text` or `token`
@@ -53,7 +53,7 @@ struct CallForm {
   // The first piece of what precedes a call, or the beginning of its text: it announces calls
   // wherever it appears. kInvalidToken and no text: calls may begin without one.
   CallPiece marker = {};
-  // Texts that begin a call as well, though the family's models are not taught to write them so.
+  // Other texts that begin a call, though the family's models are not trained to write them.
   std::vector<std::string> other_markers = {};
   CallPieces open = {};
   CallPieces begin = {};        // `<tool_call>\n{"name": "`
@@ -77,7 +77,7 @@ struct ReasoningForm {
   CallPieces end = {};
   TokenId end_token = kInvalidToken;  // that spells the end; kInvalidToken: several do
   std::string newlines = {};          // that models write after the end
-  // Around an answer without calls, where models mark it as such.
+  // Around an answer without calls, if models mark it as such.
   CallPieces answer_begin = {};
   CallPieces answer_end = {};
 };

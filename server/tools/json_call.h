@@ -35,8 +35,8 @@ class JsonCall {
     kId,
     kArguments,
     kArgumentText,  // arguments that are a string
-    kOther,         // a value of no meaning
-    kBroken,        // a call that began; the rest of it is no JSON
+    kOther,         // a value that is ignored
+    kBroken,        // a call that began; its rest is not JSON
     kBehind,        // after the last object or array
   };
   enum class Field : uint8_t { kName, kId, kArguments, kNested, kOther };
@@ -73,7 +73,7 @@ class JsonCall {
   std::string key_;
   std::string name_;
   std::string id_;
-  std::string kept_;  // arguments that came before the name
+  std::string kept_;  // arguments that preceded the name
 };
 
 }  // namespace sluice

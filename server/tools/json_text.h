@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON byte by byte, as much of it as finding calls takes: where a value ends, what a string says,
+// JSON byte by byte, as far as finding calls requires: the end of a value, the content of a string,
 // whether a text is JSON. Values; no allocation but for the decoded text.
 #pragma once
 
@@ -31,7 +31,7 @@ class JsonSpan {
     kBehind,  // the value, a number or a word, had ended before this byte
   };
 
-  // The first byte is no white space.
+  // The first byte is not white space.
   Place feed(char c);
 
   [[nodiscard]] bool in_string() const { return in_string_; }
@@ -62,8 +62,8 @@ class JsonString {
 };
 
 // The type of the JSON value that `text` is, white space around it apart and strings with raw
-// control characters allowed, which PieceWriter escapes; nothing: it is none, or
-// is nested deeper than kMaxArgumentDepth. Not recursive.
+// control characters allowed, which PieceWriter escapes; nullopt: it is not JSON, or is nested
+// deeper than kMaxArgumentDepth. Not recursive.
 std::optional<JsonTypes> json_type(std::string_view text);
 
 // The string that `text`, a JSON string, spells.

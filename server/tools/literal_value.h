@@ -17,7 +17,7 @@ class LiteralValue {
     kInside,
     kLast,    // the byte, or marker, is the value's last
     kBehind,  // the value had ended before this byte
-    kBroken,  // the byte fits no value
+    kBroken,  // the byte cannot be in a value
   };
 
   explicit LiteralValue(Dialect dialect) : dialect_(dialect) {}
@@ -26,7 +26,7 @@ class LiteralValue {
   Place feed(char c, const ArgumentWriter& arguments, PieceWriter& out);
   // Gemma's marker around strings.
   Place quote(const ArgumentWriter& arguments, PieceWriter& out);
-  // Ends what is unfinished, so that what was written is JSON.
+  // Completes what is unfinished, so that the output is JSON.
   void close(const ArgumentWriter& arguments, PieceWriter& out);
 
   [[nodiscard]] bool in_string() const {

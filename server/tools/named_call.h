@@ -30,12 +30,12 @@ class NamedCall {
  private:
   enum class State : uint8_t {
     kSection,  // in the section, between calls
-    kType,     // the word before a name that is no name
+    kType,     // the word before a name, not part of it
     kName,
     kId,
     kArgumentStart,
     kArguments,  // until their brackets are even
-    kRaw,        // arguments that begin with no bracket, until a marker
+    kRaw,        // arguments without a bracket, until a marker
     kBehind,     // after arguments
   };
 

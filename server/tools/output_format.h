@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of the tables of families, and what becomes of a pair of them for one vocabulary: markers as
-// strings of symbols. A symbol is a byte of text, or, from kFirstSpecial on, one special token of
-// the vocabulary that is a marker or a part of one. For this folder; others use families.h.
+// Rows of the tables of families, and their compiled form for one vocabulary: markers as strings of
+// symbols. A symbol is a byte of text, or, from kFirstSpecial on, one special token of the
+// vocabulary that is a marker or a part of one. For this folder; others use families.h.
 #pragma once
 
 #include <array>
@@ -118,7 +118,7 @@ struct CallFamily {
   DetectTexts detect = {};                        // none: not detected
   std::span<const DetectTexts> detect_also = {};  // each is as good
   CallIdRule id_rule = CallIdRule::kAny;
-  // kJson, kNamed: the name of a call that says that none is made.
+  // kJson, kNamed: the name of a call that means "no call".
   std::string_view no_call_name = {};
   // kJson: the object's one key is the call's name.
   bool key_is_name = false;
@@ -126,7 +126,7 @@ struct CallFamily {
   bool bare = false;
   // kNamed: the prompt may end with a call's marker. Names are read in requests without tools, too.
   bool prompt_begins_call = false;
-  bool type_before_name = false;  // kNamed: text up to kNameEnd is no name; a line with it follows
+  bool type_before_name = false;  // kNamed: text up to kNameEnd is a type; the name follows
   bool type_is_id = false;        // kNamed: that text is the call's id
   bool header_is_id = false;      // kNamed: "functions.NAME:IDX"
   bool name_ends_at_brace = false;    // kNamed: '{' begins the arguments without a marker
@@ -175,7 +175,7 @@ class OutputFormat {
 
   [[nodiscard]] std::span<const Marker> markers() const { return markers_; }
 
-  // The symbol of a special token; 0: it is part of no marker.
+  // The symbol of a special token; 0: it is not part of a marker.
   [[nodiscard]] Symbol symbol_of(TokenId token) const;
   [[nodiscard]] std::string_view text_of(Symbol special) const;
 

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokens of one choice to pieces: reasoning, content, calls of tools. One instance per choice, one
-// thread at a time (the choice's I/O thread). No clock, no lock, no regular expression; buffers are
-// bounded (parse_limits.h).
+// Parses the tokens of one choice into pieces: reasoning, content, calls of tools. One instance per
+// choice, one thread at a time (the choice's I/O thread). No clock, no lock, no regular expression;
+// buffers are bounded (parse_limits.h).
 //
 // Promise: the pieces, with neighbours of a kind joined, are a function of the output's bytes and
-// special tokens alone: how bytes fall into tokens, and tokens into calls of feed(), changes
-// nothing. Text is never lost: text that looked like a call and turns out to be none is content, as
-// it was written. White space between a call's markers and other text belongs to the markers, up to
-// kMaxSeparatorBytes of it.
+// special tokens alone: the split of bytes into tokens, and of tokens into calls of feed(), does
+// not matter. Text is never lost: text that looked like a call and turns out to be none is content,
+// as it was written. White space between a call's markers and other text belongs to the markers, up
+// to kMaxSeparatorBytes of it.
 //
 // The state is a value: a copy is a snapshot, and an instance that is fed the same tokens again has
 // the same state, so it need not be kept for a request that is recomputed.
@@ -29,7 +29,7 @@ class OutputState;
 
 class OutputParser {
  public:
-  // All that is text is content, but for special tokens as `skip_special_tokens` says.
+  // All text is content; special tokens are handled by `skip_special_tokens`.
   explicit OutputParser(bool skip_special_tokens);
 
   // `format`: from resolve_format, not null. `tools`: of the request; null: none, types are
@@ -48,8 +48,9 @@ class OutputParser {
   OutputParser& operator=(OutputParser&&) noexcept;
   ~OutputParser();
 
-  // Appends what one more token made certain. `bytes`: Tokenizer::token_bytes(token), any bytes;
-  // `is_special`: Tokenizer::is_special(token). A token that ends the generation may be fed or not.
+  // Appends the pieces that one more token completes. `bytes`: Tokenizer::token_bytes(token), any
+  // bytes; `is_special`: Tokenizer::is_special(token). A token that ends the generation may be fed
+  // or not.
   void feed(TokenId token, std::string_view bytes, bool is_special, Pieces& pieces);
 
   // The end of the output: appends what was held back, except a partial marker that would have

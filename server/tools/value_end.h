@@ -13,9 +13,9 @@
 
 namespace sluice {
 
-// Where an output is, as readers of calls say it.
+// The position in an output, as readers of calls report it.
 enum class ValuePlace : uint8_t {
-  kNone,     // in no value that could hold a marker
+  kNone,     // not in a value that could hold a marker
   kTagged,   // text up to kValueEnd or kRawEnd
   kElement,  // text up to kValueEnd with the element's name
   kQuoted,   // text up to kQuote
@@ -53,7 +53,7 @@ class ValueEnd {
     kComma,       // after a quote and a comma
     kKey,         // in what follows the comma
     kBracket,     // after a quote and a bracket
-    kNever,       // the marker ends nothing
+    kNever,       // the marker does not end a value
   };
 
   [[nodiscard]] Roles looked_for() const;
