@@ -29,7 +29,7 @@ using OneRequestWire = grpc::ServerBidiReactor<grpc::ByteBuffer, Response>;
 // Registers what gRPC's code generator would write for streams.
 class MetadataFirstService : public grpc::Service {
  protected:
-  // `begin` is called on gRPC's threads when the metadata of a call is there; its reactor reads.
+  // `begin` is called on gRPC's threads when the metadata of a call has arrived; its reactor reads.
   template <typename Response>
   void serve(std::string_view service,
              std::string_view method,
@@ -48,7 +48,7 @@ class MetadataFirstService : public grpc::Service {
   int num_methods_ = 0;
 };
 
-// Frees the bytes. Returns false if they are no such message.
+// Frees the bytes. Returns false if they do not parse as the message.
 template <typename Message>
 bool parse(grpc::ByteBuffer& bytes, Message& message) {
   return grpc::SerializationTraits<Message>::Deserialize(&bytes, &message).ok();
@@ -81,7 +81,7 @@ class OneRequestReactor : public OneRequestWire<Response> {
     if (!ok) return fail({grpc::StatusCode::INTERNAL, "The call has no message to read."});
     try {
       place(message_.Length(), [this] { take_or_fail(); });
-    } catch (const std::exception&) {  // for want of memory
+    } catch (const std::exception&) {  // out of memory
       fail(too_little());
     }
   }
@@ -102,7 +102,7 @@ class OneRequestReactor : public OneRequestWire<Response> {
   void take_or_fail() {
     try {
       take(message_);
-    } catch (const std::exception&) {  // for want of memory
+    } catch (const std::exception&) {  // out of memory
       fail(too_little());
     }
   }
