@@ -240,7 +240,7 @@ Session* DeviceTransport::find_sender(const KvSessionToken& token) {
   return found;
 }
 
-// A receiver that dials again has lost what was there before.
+// A receiver that connects again has lost its previous pair.
 void DeviceTransport::adopt(std::unique_ptr<DevicePair> pair) {
   const KvFrame hello = *pair->take();
   Session& session = *find_sender(hello.ref.transfer);
@@ -273,7 +273,7 @@ void DeviceTransport::end_pair(Session& session, bool is_refused) {
   session.pair->end();
 }
 
-// The peer says what no peer says, or there is no link to it: which does not change by itself.
+// The peer violates the protocol, or no link to it is possible: a retry does not help.
 void DeviceTransport::refuse_pair(Session& session) {
   const std::string& why = session.pair->refusal();
   if (!why.empty() && !std::exchange(session.has_told_refusal, true)) {
@@ -304,9 +304,9 @@ void DeviceTransport::advance(Session& session) {
   end_aborted(session);
 }
 
-// False: the peer sent what no peer sends.
+// False: the peer violated the protocol.
 bool DeviceTransport::take_frames(Session& session) {
-  // What a peer has heard of before it sent is a command by now.
+  // Commands that a peer knew of when it sent a frame are queued by now: they run first.
   while (session.pair->peek()) {
     do_commands();
     if (session.is_closed) return true;

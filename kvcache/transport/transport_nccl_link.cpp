@@ -58,7 +58,7 @@ void NcclLink::receive(uint64_t number, uint64_t /*place*/, std::span<std::byte>
   waiting_.push_back(std::move(operation));
 }
 
-// Nothing may be called, and the stream not be used, while one is on its way into it.
+// While NCCL enqueues an operation, no other call is made and the stream is not used.
 void NcclLink::begin(Operation operation) {
   void* const stream = queue_->stream();
   const NcclResult result =
@@ -87,7 +87,7 @@ void NcclLink::note_begun() {
 void NcclLink::advance(std::vector<uint64_t>& done) {
   if (state_ == State::kBroken) return;
   const NcclResult now = ask();
-  // What is done before an abort is so whatever the error is about.
+  // Operations that were done before an abort are done, whatever the error.
   while (!running_.empty() && running_.front().done != nullptr &&
          running_.front().done->is_done()) {
     done.push_back(running_.front().number);
