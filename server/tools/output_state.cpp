@@ -51,7 +51,7 @@ bool OutputState::in_reasoning() const {
   return mode_ == Mode::kReasoning;
 }
 
-// A call that has not begun has no values: what is none is read anew.
+// Only a call that has begun has values; earlier text may be read again as content.
 ValueState OutputState::value_state() const {
   if (mode_ != Mode::kCalls || !out.call_is_open()) return {};
   return std::visit(
@@ -187,7 +187,7 @@ void OutputState::end_reasoning() {
   num_newlines_ = format->reasoning()->after_end;
   space_.clear();
   has_reasoning_ = false;
-  // Where no marker begins content, reasoning's end does.
+  // If no marker begins content, the end of reasoning does.
   const auto has = [&](Role role) {
     return std::ranges::any_of(format->markers(),
                                [role](const Marker& marker) { return marker.role == role; });
@@ -401,7 +401,7 @@ void OutputState::read_marker(const Marker& marker) {
   }
 }
 
-// What was no call is read anew where it was a thought's, and may be another call's beginning.
+// Text of a thought that was not a call is read again, and may begin another call.
 void OutputState::end_reader() {
   do {
     with_reader({},
