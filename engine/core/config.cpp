@@ -51,7 +51,7 @@ Expected<void> apply_yaml_entry(Config& config,
   return knob->set(config, *knob, value_text(value, knob->kind));
 }
 
-// Variables that are no knobs: of the process's parts, and of the scripts and tests that start it.
+// Variables that are not knobs: of the process's parts, and of the scripts and tests that start it.
 bool is_of_others(std::string_view name) {
   constexpr std::string_view kNames[] = {"SLUICE_PREDECESSOR",
                                          "SLUICE_INHERITED_LISTENER",

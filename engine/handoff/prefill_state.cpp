@@ -192,7 +192,7 @@ void Transition::admitted() {
                      .attempt = state_.attempt,
                      .reason = KvRefusal::kKey});
       unclaim();
-      state_.peer = {};  // it was no claim of this prompt
+      state_.peer = {};  // it was not a claim of this prompt
       state_.attempt = 0;
       return;
     }

@@ -133,7 +133,7 @@ struct PrefillEvent {
 
 struct PrefillAction {
   enum class Kind : uint8_t {
-    kRunAlone,  // kAdmitted: the request is no part of the handoff
+    kRunAlone,  // kAdmitted: the request is not part of the handoff
     // Messages to `peer` about `attempt`.
     kAccept,
     kRefuse,  // reason

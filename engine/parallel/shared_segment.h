@@ -30,7 +30,7 @@ class SharedSegment {
   // Reaches the maker. kUnavailable: not on this machine, in another network namespace, or another
   // user's.
   static Expected<std::unique_ptr<GroupSocket>> knock(const Ticket& ticket);
-  // Takes the segment on that connection. kDataLoss: what came is no such file.
+  // Takes the segment on that connection. kDataLoss: the received file is not one.
   static Expected<std::unique_ptr<SharedSegment>> take(GroupSocket& door,
                                                        const Ticket& ticket,
                                                        GroupDeadline deadline);

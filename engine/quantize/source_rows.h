@@ -85,7 +85,7 @@ class SourceRows {
   };
 
   [[nodiscard]] Place place_of(int64_t row) const;
-  // The bytes of a row that is no codes, valid until the next call.
+  // The bytes of a row that is not stored as codes, valid until the next call.
   const std::byte* stored_row(const Place& place);
 
   const std::string& file_;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Index of the latest continuations of each run of n tokens in a growing text: a hash table with
 // O(n) work per token that is never rebuilt and compares the tokens themselves, so a hash collision
-// is no match. The caller owns the text and passes it to each call; its earlier part must not
+// is not a match. The caller owns the text and passes it to each call; its earlier part must not
 // change. 16 to 32 bytes a token.
 #pragma once
 

@@ -27,8 +27,8 @@ struct SafetensorsTensor {
   std::optional<Error> unreadable = {};
 };
 
-// kDataLoss with one line "file: field: found X, expected Y". An unsupported tensor is no error of
-// the file, as it may be unused: see SafetensorsTensor::unreadable.
+// kDataLoss with one line "file: field: found X, expected Y". An unsupported tensor is not an error
+// of the file, as it may be unused: see SafetensorsTensor::unreadable.
 Expected<std::vector<SafetensorsTensor>> parse_safetensors(std::span<const std::byte> file,
                                                            const std::string& file_name);
 

@@ -115,7 +115,7 @@ class KvTransport {
   [[nodiscard]] virtual bool is_address(std::string_view address) const = 0;
 
   // Fails with kInvalidArgument: not an address of this transport, an empty layout, or a session or
-  // token that is in use. A peer that cannot be reached is no error: connecting is retried.
+  // token that is in use. An unreachable peer is not an error: connecting is retried.
   virtual Expected<void> open(const KvSessionOptions& options) = 0;
 
   // Receiver: posts a slot, in place of an earlier post of it. False: too many slots are posted, or
