@@ -109,7 +109,7 @@ void ResponsesFormat::add(const Piece& piece) {
   }
   logprobs_.resize(parts_.size());
   event_logprobs_.resize(parts_.size());
-  // Tokens of thoughts and calls are no part of the text.
+  // Tokens of thoughts and calls are not part of the text.
   const std::string items = tokens_.take_items();
   new_logprobs_ = event_tokens_.take_items();
   if (piece.kind != PieceKind::kContent || items.empty()) return;

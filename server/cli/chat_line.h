@@ -39,7 +39,7 @@ std::string shown_on_terminal(std::string_view answer);
 std::string_view chat_help();
 
 // Sets a field by name: "temperature 0.7", "top-p=0.9". kInvalidArgument: no such field, or the
-// value is no number or beyond the field's range.
+// value is not a number or beyond the field's range.
 Expected<void> set_by_text(SamplingParams& params, std::string_view text);
 
 // Returns the settings that decide how answers are chosen: "temperature 0.7, top_p 0.95, ...".

@@ -99,8 +99,8 @@ struct ParsedCommandLine {
 ParsedCommandLine parse_command_line(int argc, const char* const* argv);
 
 // Replaces a model's name ("org/name") by its path, downloading the model if need be; a path stays.
-// Commands without a model are left alone. kInvalidArgument: a folder that is no model; the message
-// names the models in it.
+// Commands without a model are left alone. kInvalidArgument: a folder that is not a model; the
+// message names the models in it.
 Expected<void> resolve_model(Invocation& invocation);
 
 // Each runs its command to the end; an Error becomes one line on stderr and exit code 1.

@@ -80,7 +80,7 @@ struct Given {
   Json keys;  // of --name.key VALUE, which are one JSON object together; null: not given so
 };
 
-// A value as one JSON text however it is spaced; what is no object stays as it is.
+// An object as JSON text without spaces; other values unchanged.
 std::string plain_json(const std::string& value) {
   const Json json = Json::parse(value, nullptr, /*allow_exceptions=*/false);
   return json.is_object() ? json.dump() : value;

@@ -16,7 +16,7 @@ struct SocketName {
   bool operator==(const SocketName&) const = default;
 };
 
-// Returns nothing if the text is no such name.
+// Returns nothing if the text is not such a name.
 std::optional<SocketName> parse_socket_name(std::string_view text);
 std::string text_of(const SocketName& name);
 

@@ -43,7 +43,7 @@ struct MessageForms {
   // takes_two_instructions, also when there is one at the front.
   bool takes_late_instructions = true;
   bool text_arguments = false;     // calls' arguments are wanted as JSON text, not as an object
-  bool object_arguments = false;   // arguments that are no object make the template fail
+  bool object_arguments = false;   // non-object arguments make the template fail
   bool prints_tools = false;       // the name of a tool reaches the prompt
   bool system_tools = false;       // if not, it does from JSON text in a system message's `tools`
   bool prints_calls = false;       // name and arguments of a call reach the prompt
