@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The facade through which front ends see the engine: requests go in as ValidRequest, tokens come
+// The facade through which front ends see the engine: requests enter as ValidRequest, tokens come
 // out through an OutputSink. Both front ends, `sluice chat` and `sluice bench` use exactly this.
 #pragma once
 
@@ -94,15 +94,15 @@ class Engine {
     return false;
   }
 
-  // Any thread. From now on `watcher` is told of transfers of KV; null: nobody is, also none that a
-  // call is under way for. Engines without peers tell nothing.
+  // Any thread. Sets the observer of KV transfers. Null removes it; no call to the previous
+  // observer is running when this returns. Engines without peers report none.
   virtual void watch_kv_transfers(KvTransferWatcher* /*watcher*/) {}
 
   // Any thread, before stop(). Why the engine can serve no more although its process lives, such as
   // a lost rank of another process; empty: it can.
   [[nodiscard]] virtual std::string failure() const { return {}; }
 
-  // Any thread. Refuses new requests; running ones go on. Returns at once.
+  // Any thread. Refuses new requests; running ones continue. Returns at once.
   virtual void drain() = 0;
   // Any thread but the engine's. Ends all requests with kAbort and joins the engine thread.
   virtual void stop() = 0;

@@ -73,18 +73,18 @@ struct TokenOutput {
   TokenId stop_token = kInvalidToken;  // the end or stop token that finished it (also `token`)
   int32_t num_cached_tokens = 0;       // prompt tokens found in the prefix cache (first output)
   int32_t num_accepted_predictions = 0;  // correctly drafted tokens of `prediction` so far
-  int32_t num_rejected_predictions = 0;  // tokens drafted wrongly or behind a wrong one
+  int32_t num_rejected_predictions = 0;  // tokens drafted wrongly or after a wrong one
   RequestTimings timings;
   std::string error;                   // with kError: one line for the client
   ErrorCode error_code = ErrorCode::kInternal;  // with kError
-  int32_t retry_after_s = 0;                    // with kError: when to come back; 0: not known
+  int32_t retry_after_s = 0;                    // with kError: when to retry; 0: not known
   std::string error_param;             // with kError: request field at fault; empty when none
   // The prompt's log-probabilities from its second token on; `token` is then kInvalidToken.
   std::vector<PromptLogprob> prompt_logprobs;
   // Set with the last output of a request whose handoff is a serial offer; null: nothing is kept.
   std::shared_ptr<const HandoffOffer> offer;
   // The answer of a request with `pooling`, in its only output, which has no token and kStop: one
-  // vector, or one a token behind each other.
+  // vector, or one for each token, consecutive.
   std::vector<float> pooled;
 };
 

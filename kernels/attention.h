@@ -7,7 +7,7 @@
 // Per tile, left to right: m' = max(m, max_j s_j), p_j = exp(s_j - m'), c = exp(m - m'),
 // l = fma(l, c, sum_j p_j), o[d] = o[d] * c, then for j in order o[d] = fma(p_j, v_j[d], o[d]);
 // only keys in [lo(p), hi(p)] take part: lo is the first visible key (visible_keys.h); hi is p, or,
-// where keys behind p are seen too, the last key of the request, or p + window - 1 where that is
+// where keys after p are seen too, the last key of the request, or p + window - 1 where that is
 // less.
 // Sum over a tile: key j in lane j % 16, lanes add j = l, l + 16, l + 32, l + 48 in order, then
 // fold by halves. Each partition starts fresh (m = lowest, l = 0, o = 0); partitions merge left to
@@ -104,7 +104,7 @@ struct AttentionArgs {
   int32_t block_table_stride;
   float scale;                   // usually 1 / sqrt(head_dim)
   int32_t window = 0;            // first_visible_key(), as is_chunked
-  // A token sees keys behind it too, whose rows all belong to this step. CPU only.
+  // A token sees later keys too, whose rows all belong to this step. CPU only.
   bool sees_behind = false;
   bool is_chunked = false;
   float soft_cap = 0;            // s = soft_cap * tanh(s / soft_cap); 0: off

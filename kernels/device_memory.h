@@ -18,7 +18,7 @@ struct CUstream_st;  // declared by CUDA's headers
 namespace sluice::kernels {
 
 // A recording of operators and copies. Their arguments (pointers and numbers) are fixed when they
-// are recorded; memory behind the pointers is read at each run().
+// are recorded; memory that they point to is read at each run().
 class RecordedWork {
  public:
   virtual ~RecordedWork() = default;
@@ -29,7 +29,7 @@ class RecordedWork {
 class DeviceEvent {
  public:
   virtual ~DeviceEvent() = default;
-  // Moves the event behind everything that was called so far.
+  // Moves the event after everything that was called so far.
   virtual void record() = 0;
   // Waits until everything before the event is done; returns at once if it was never recorded.
   virtual void wait() = 0;
@@ -50,9 +50,9 @@ class DeviceQueue {
   // Null for the host, whose copies and operators are done when their calls return.
   [[nodiscard]] virtual CUstream_st* stream() const = 0;
 
-  // Orders later work of this queue behind all operators and copies that were called so far.
+  // Orders later work of this queue after all operators and copies that were called so far.
   virtual void follow() = 0;
-  // Orders operators and copies called from now on behind all work put here so far.
+  // Orders operators and copies called from now on after all work put here so far.
   virtual void lead() = 0;
 
   // Copies, as in DeviceMemory; the host side must be its pinned memory.
@@ -105,7 +105,7 @@ class DeviceMemory {
 
   // Copies from the host; `from` must not change until wait() or the wait of a later event.
   // Operators may read weights, positions and slots before those in front of them have ended:
-  // uploads of these are visible only to operators behind a wait() or behind an embedding.
+  // uploads of these are visible only to operators after a wait() or after an embedding.
   virtual void upload(std::byte* to, const std::byte* from, int64_t bytes) = 0;
   // Uploads the first `bytes` bytes of each of `num_rows` rows that are `stride` bytes apart.
   virtual void upload_rows(

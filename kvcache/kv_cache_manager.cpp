@@ -146,8 +146,8 @@ int64_t KvCacheManager::Impl::num_held(const KvGroup& group) const {
   return held;
 }
 
-// Makes the state at the end of the last indexed block findable, if it was left behind, before the
-// request lets go of everything: whoever goes on with its answer begins there.
+// Makes the state at the end of the last indexed block findable, unless the next entry overwrites
+// it, before the request releases everything: a request that continues its answer begins there.
 void KvCacheManager::Impl::keep_last_state(int32_t slot) {
   const KvHolder& holder = slots[static_cast<size_t>(slot)];
   const int32_t last = holder.num_indexed - 1;
@@ -167,7 +167,7 @@ void KvCacheManager::Impl::keep_last_state(int32_t slot) {
 
 // --- Prefixes ---------------------------------------------------------------------------------
 
-// Returns how many tokens behind the whole blocks a cached block begins with.
+// Returns how many tokens after the whole blocks a cached block begins with.
 int32_t KvCacheManager::Impl::find_partial(KvHolder& slot,
                                            std::span<const TokenId> tokens,
                                            int32_t num_hit_blocks) {
@@ -334,7 +334,7 @@ void KvCacheManager::Impl::index_blocks(int32_t slot,
                                         int32_t num_blocks) {
   const KvHolder& holder = slots[static_cast<size_t>(slot)];
   if (!options.enable_prefix_caching || holder.is_unsound) return;
-  // A block behind one that is still to come must not become findable.
+  // A block after one that has not arrived must not become findable.
   if (holder.num_arrived < holder.num_arriving) {
     num_blocks = std::min(num_blocks, holder.num_arrived);
   }

@@ -152,7 +152,7 @@ class KvCacheManager {
   // The most tokens of a prompt that can come from elsewhere: whole entries of every group, with
   // one token left to compute.
   [[nodiscard]] int32_t max_transferred(int32_t num_tokens) const;
-  // The entries of a group's block table for the first `num_tokens` tokens that a query behind them
+  // The entries of a group's block table for the first `num_tokens` tokens that a query after them
   // reads: the last ones of a window group, the last one of a state group, else all.
   [[nodiscard]] KvRange needed_entries(int32_t group, int32_t num_tokens) const;
 
@@ -187,9 +187,9 @@ class KvCacheManager {
   // Makes the reserved blocks of the first `num_tokens` tokens (whole blocks) findable: they have
   // arrived and were checked. `num_tokens` never decreases; `tokens` are the request's.
   void publish(RequestId id, std::span<const TokenId> tokens, int32_t num_tokens);
-  // Withdraws what the request published behind `num_tokens` tokens, because it is wrong: these
-  // blocks and everything computed behind them stop being findable, and what this request and
-  // others that run behind them compute from now on never becomes findable.
+  // Withdraws what the request published after `num_tokens` tokens, because it is wrong: these
+  // blocks and everything computed after them stop being findable, and what this request and others
+  // that run after them compute from now on never becomes findable.
   void unpublish(RequestId id, int32_t num_tokens);
 
   // Makes room for contents that a tier below has: for each block of the range `blocks` of the

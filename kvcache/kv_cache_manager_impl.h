@@ -79,7 +79,7 @@ struct KvGroup {
     SLUICE_UNREACHABLE("a kind of group");
   }
 
-  // The whole entries of a table for `num_tokens` tokens that a query behind them reads.
+  // The whole entries of a table for `num_tokens` tokens that a query after them reads.
   [[nodiscard]] KvRange needed_entries(int32_t num_tokens) const;
 
   [[nodiscard]] BlockId& entry(int32_t slot, int32_t i) {

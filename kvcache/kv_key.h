@@ -32,7 +32,7 @@ struct KvKeyHash {
 std::string kv_key_space(std::string_view fingerprint, int32_t block_size);
 // The parent key of first blocks. `space` names model, build, dtypes and block layout.
 KvKey kv_root_key(std::string_view space, const PrefixExtras& extras);
-// The key of the block of `token_ids` behind the prefix `parent`.
+// The key of the block of `token_ids` after the prefix `parent`.
 KvKey kv_next_key(const KvKey& parent, std::span<const TokenId> token_ids);
 
 }  // namespace sluice

@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// The unit of KV that travels: one block of one group, in some of the group's layers and some of
+// The unit of KV transfer: one block of one group, in some of the group's layers and some of
 // its KV heads. Plain values, shared by storage, transports and the handoff.
 //
 // The bytes of a piece have one order everywhere: layer by layer, in each layer plane by plane (K,
-// then V), in each plane head by head; a head is the codes or floats of the block's tokens with
-// their scales behind them. KvStorage::add_spans() names them in this order without copying, so
-// another worker can scatter the bytes that one gathers, even where its ranks divide the heads
-// differently (kv_ranks.h).
+// then V), in each plane head by head; a head is the codes or floats of the block's tokens followed
+// by their scales. KvStorage::add_spans() names them in this order without copying, so another
+// worker can scatter the bytes that one gathers, even where its ranks divide the heads differently
+// (kv_ranks.h).
 #pragma once
 
 #include <algorithm>

@@ -17,7 +17,7 @@ namespace sluice {
 enum class CodeScheme : uint8_t {
   kInt8Channel,  // int8, a scale per row
   kInt4Group,    // 0..15 for -8..7, a BF16 scale per row and group
-  kInt4Zeros,    // 0..15 less a zero point of 0..15 that lies beside each scale
+  kInt4Zeros,    // 0..15 less a zero point of 0..15 stored beside each scale
   kE4M3Tensor,   // e4m3, one scale
   kE4M3Channel,  // e4m3, a scale per row
   kE4M3Block,    // e4m3, a scale per 128 x 128 weights

@@ -58,7 +58,7 @@ std::optional<WeightFormat> plain_format(CodeKind code,
 void pack_plain(WeightFormat format, const PlainRows& rows, std::byte* tile);
 
 // For formats with has_rows(): write the rows' codes in the device's layout, rows.rows of
-// matrix_row_stride(format, rows.k), and the part of the scales behind a matrix's rows that belongs
+// matrix_row_stride(format, rows.k), and the part of the scales after a matrix's rows that belongs
 // to these rows, rows.rows of matrix_row_scales(format, rows.k).
 void copy_plain_codes(WeightFormat format, const PlainRows& rows, std::byte* dst);
 void copy_plain_scales(WeightFormat format, const PlainRows& rows, float* dst);

@@ -220,7 +220,7 @@ void pack_int8_channel(const int8_t* codes,
 bool has_rows(WeightFormat format);
 int64_t matrix_row_stride(WeightFormat format, int64_t k);                // bytes
 int64_t matrix_row_scales(WeightFormat format, int64_t k);                // fp32 scales of a row
-int64_t matrix_scales_offset(WeightFormat format, int64_t n, int64_t k);  // behind the rows
+int64_t matrix_scales_offset(WeightFormat format, int64_t n, int64_t k);  // after the rows
 int64_t matrix_bytes(WeightFormat format, int64_t n, int64_t k);
 
 // Copies rows [row_begin, row_end) of `src`, rows in the checkpoint's form, to those of `dst`.
@@ -247,7 +247,7 @@ ColumnRange columns_to_store(
     WeightFormat format, MatrixForm form, int64_t begin, int64_t end, int64_t k);
 
 // Copies those columns of `num_rows` rows, or of the tiles that the rows fill. `src` has all of K,
-// `dst` only the columns, in the same form. cut_row_scales() cuts the scales behind rows.
+// `dst` only the columns, in the same form. cut_row_scales() cuts the scales after rows.
 void cut_columns(WeightFormat format,
                  MatrixForm form,
                  int64_t k,
@@ -256,7 +256,7 @@ void cut_columns(WeightFormat format,
                  const std::byte* src,
                  std::byte* dst);
 
-// Copies the scales behind rows: from [num_rows][matrix_row_scales(format, k)] those of the
+// Copies the scales after rows: from [num_rows][matrix_row_scales(format, k)] those of the
 // columns.
 void cut_row_scales(WeightFormat format,
                     int64_t k,

@@ -90,7 +90,7 @@ struct WeightScheme {
   ZeroPoints zeros = ZeroPoints::kNone;
   SchemeInputs inputs = SchemeInputs::kFloats;
   bool static_inputs = false;    // one scale for all rows, a companion; only with a scale per row
-  bool has_group_index = false;  // columns of a group may lie apart: kGroupIndex must be there
+  bool has_group_index = false;  // columns of a group may be apart: kGroupIndex must be there
   bool symmetric = true;         // kGptqV1 and kGptqV2: zero points are half of the range
 
   bool operator==(const WeightScheme&) const = default;
@@ -128,7 +128,7 @@ class CodedMatrix {
  public:
   // Checks everything except the values of scales and codes. Errors: kDataLoss or kUnsupported,
   // 'tensor "name": found X, expected Y'. Dimensions of codes and companions before the last two
-  // are rows; codes have 2 to kMaxCodesDims, none of them 0.
+  // are rows; codes have 2 to kMaxCodesDims, each above 0.
   static Expected<CodedMatrix> create(const WeightScheme& scheme,
                                       CodesTensor codes,
                                       std::vector<Companion> companions);
@@ -139,11 +139,11 @@ class CodedMatrix {
 
   [[nodiscard]] int64_t k() const { return k_; }
 
-  // Returns the format that kernels read: kF32 where columns of one group do not lie together
+  // Returns the format that kernels read: kF32 if columns of one group are not contiguous
   // (act-order), which no grouped format has.
   [[nodiscard]] WeightFormat format() const;
 
-  // Whether a row's codes do not lie together.
+  // Whether a row's codes are not contiguous.
   [[nodiscard]] bool is_transposed() const {
     return scheme_.packing == CodePacking::kGptq || scheme_.packing == CodePacking::kAwq;
   }

@@ -113,7 +113,7 @@ bool Admission::use_ticket(uint64_t hash, const QueuedWork& added, int64_t now_m
   return true;
 }
 
-// Returns the seconds after which to come back.
+// Returns the seconds after which to retry.
 int32_t Admission::give_ticket(
     uint64_t hash, const QueuedWork& added, double excess, double work_per_s, int64_t now_ms) {
   const auto now = static_cast<double>(now_ms);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides whether one more request may wait, and when a refused one may come back. There are three
+// Decides whether one more request may wait, and when a refused one may retry. There are three
 // bounds: the number of waiting requests, the tokens of their prompts, and the predicted time until
 // the new request starts (the work ahead of it over the measured speed of the queue).
 //
@@ -74,7 +74,7 @@ class Admission {
                              double work_per_s,
                              double mean_output,
                              int64_t now_ms);
-  // Removes a request from the queue: it has started or has gone.
+  // Removes a request from the queue: it has started or left.
   void leave(const QueuedWork& queued);
 
   [[nodiscard]] int64_t num_requests() const { return total_.num_requests; }

@@ -44,7 +44,7 @@ class DraftSurvival {
                RequestAcceptance& request);
 
  private:
-  static constexpr size_t kNumDepths = 12;  // the last one stands for all greater depths
+  static constexpr size_t kNumDepths = 12;  // the last one includes all greater depths
 
   struct Counter {
     double accepted = 0;

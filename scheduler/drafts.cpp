@@ -86,8 +86,8 @@ int32_t Scheduler::Impl::drafts_allowed(const Entry& e, const ScheduledRequest& 
   return kv.has_unused(row.id, row.end() + in_next, num_spare) ? in_next : in_block;
 }
 
-// The row that the drafts of an offer would follow; null when the request does not decode in this
-// step or decodes behind a token that is not chosen yet, where no row follows drafts.
+// The row that the drafts of an offer would follow; null if the request does not decode in this
+// step or decodes after a token that is not chosen yet, where no row follows drafts.
 ScheduledRequest* Scheduler::Impl::row_of_offer(const Offer& offer) {
   const int32_t index = entry_of.find(offer.id);
   if (index == IdMap::kAbsent) return nullptr;
@@ -97,7 +97,7 @@ ScheduledRequest* Scheduler::Impl::row_of_offer(const Offer& offer) {
   return options.follows_drafts || row.end() == e.request.num_tokens() ? &row : nullptr;
 }
 
-// Adds drafts behind all mandatory work: a draft takes no room from prompts and no cached block.
+// Adds drafts after all mandatory work: a draft takes no budget from prompts and no cached block.
 void Scheduler::Impl::add_drafts() {
   if (offers.empty()) return;
   considered.clear();
@@ -169,8 +169,8 @@ void Scheduler::Impl::take_drafts(size_t offer, int32_t count) {
   output.total_tokens += count;
 }
 
-// Learns from the drafts of a retired decode. Drafts of an ended request, or behind its last token,
-// were not judged.
+// Learns from the drafts of a retired decode. Drafts of an ended request, or after its last token,
+// were not verified.
 void Scheduler::Impl::observe_drafts(const ScheduledRequest& row,
                                      std::span<const uint8_t> bins,
                                      const StepResult* result,

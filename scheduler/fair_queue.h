@@ -32,9 +32,9 @@ class FairQueue {
   FairQueue(const FairQueue&) = delete;
   FairQueue& operator=(const FairQueue&) = delete;
 
-  // Registers a request of this tenant; returns the slot that stands for the tenant below.
+  // Registers a request of this tenant; returns the slot that represents the tenant below.
   int32_t enter(TenantId tenant);
-  // Marks a request as started for the first time, when `key` came first, and charges `num_tokens`.
+  // Marks a request as started for the first time, when `key` was first, and charges `num_tokens`.
   void start(int32_t slot, const QueueKey& key, int64_t num_tokens);
   // Unregisters a request that has left.
   void leave(int32_t slot, bool was_started);
@@ -46,7 +46,8 @@ class FairQueue {
   // Returns the counter of a tenant; 0 when the tenant is not known.
   [[nodiscard]] int64_t counter_of(TenantId id) const;
 
-  // `entry` < max_entries belongs to a request that has not started; it may come and go repeatedly.
+  // `entry` < max_entries belongs to a request that has not started; it may be queued and removed
+  // repeatedly.
   void push(int32_t slot, const QueueKey& key, int32_t entry);
   void remove(int32_t slot, int32_t entry);
 
@@ -82,7 +83,7 @@ class FairQueue {
   };
 
   struct DueKey {
-    int64_t counter = 0;  // may lag behind the tenant's counter
+    int64_t counter = 0;  // may be less than the tenant's counter
     QueueKey first;
     friend auto operator<=>(const DueKey&, const DueKey&) = default;
   };

@@ -24,9 +24,9 @@ void Scheduler::Impl::preempt(size_t position) {
   output.preempted.push_back(e.request.id);
 }
 
-// Returns the most dispensable request behind `position`: highest priority number, then the tenant
-// that was given most, then last come. `position` itself when nothing is behind it: no request
-// takes blocks from one before it, so the first always goes on.
+// Returns the victim among the requests after `position`: highest priority number, then the tenant
+// with the most service, then the latest arrival. Returns `position` itself if no request follows
+// it: no request takes blocks from an earlier one, so the first always progresses.
 size_t Scheduler::Impl::victim_behind(size_t position) const {
   size_t victim = position;
   for (size_t i = position + 1; i < running.size(); ++i) {
@@ -35,8 +35,8 @@ size_t Scheduler::Impl::victim_behind(size_t position) const {
   return victim;
 }
 
-// Preempts a request behind `position`. Returns false when there is none, or when blocks only come
-// back as a step in flight retires.
+// Preempts a request after `position`. Returns false when there is none, or when blocks are only
+// freed as a step in flight retires.
 bool Scheduler::Impl::preempt_later_than(size_t position) {
   if (num_draining > 0) return false;
   const size_t victim = victim_behind(position);

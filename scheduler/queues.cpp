@@ -10,11 +10,11 @@ namespace sluice {
 
 namespace {
 
-// A waiting head that did not fit is tried again when blocks come back, or after this many steps (a
+// A waiting head that did not fit is tried again when blocks are freed, or after this many steps (a
 // running request may have computed a prefix that it shares).
 constexpr uint64_t kRetrySteps = 8;
 // A leader that got nothing for more steps than this is not waited for: its priority or tenant may
-// give way for as long as other requests come. One step in 16 has no prompts at all.
+// give way for as long as other requests arrive. One step in 16 has no prompts at all.
 constexpr uint64_t kPatientSteps = 4;
 
 }  // namespace
@@ -41,7 +41,7 @@ bool Scheduler::Impl::is_queued(int32_t index) const {
 }
 
 // The first waiting request; there must be one. A request whose turn came when there was no room
-// keeps its turn: otherwise smaller ones could take all blocks that come back for ever.
+// keeps its turn: otherwise smaller ones could take all freed blocks for ever.
 int32_t Scheduler::Impl::head() {
   if (!preempted.empty()) return preempted.first();
   const int32_t blocked = entry_of.find(blocked_head);
@@ -214,7 +214,7 @@ int32_t Scheduler::Impl::shared_tokens(const Request& a, std::span<const TokenId
 }
 
 // True when a running request computes a prefix of this one, which then waits outside the queue to
-// find it in the cache instead of computing it twice. Requests behind it do not wait.
+// find it in the cache instead of computing it twice. Requests after it do not wait.
 bool Scheduler::Impl::follow(int32_t index) {
   if (!kv.caches_prefixes()) return false;
   Entry& e = entry(index);
@@ -268,8 +268,8 @@ void Scheduler::Impl::restore(int32_t index) {
 void Scheduler::Impl::admit_waiting(int32_t before) {
   while (anybody_queued() && num_tokens_left() > 0 &&
          running.size() + restoring.size() < static_cast<size_t>(max_num_running)) {
-    // Blocks that a running request is short of are not for newcomers, which would take them in
-    // turn for ever: all running requests are asked first, and none of them can go on.
+    // Blocks that a running request is short of are not given to new requests, which would take
+    // them in turn for ever: all running requests are asked first, and no one of them can continue.
     const bool nothing_else = before < 0 && output.scheduled.empty() && idle();
     if (short_of_blocks && !nothing_else) return;
     const int32_t index = head();

@@ -50,7 +50,7 @@ struct NewRequest {
   PooledRows pooled = PooledRows::kNone;  // max_tokens and num_generated do not count where set
   bool keeps_prompt = false;          // its KV should stay cached longer than others'
   bool is_fallback = false;           // counts towards SchedulerOptions::max_fallback_share
-  bool streams_kv = false;            // KV goes to another worker by chunk: a short last chunk
+  bool streams_kv = false;            // KV is sent to another worker by chunk: a short last chunk
   TenantId tenant{};                  // the tenant that is charged
   int64_t arrival_ms = 0;             // on the clock of schedule()
   int64_t deadline_ms = kNoDeadline;  // the request ends if not started by then

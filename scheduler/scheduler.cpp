@@ -20,7 +20,7 @@ constexpr int32_t kMinChunkTokens = 64;
 constexpr int32_t kMinChunkBesideDecodes = 8;
 // The length of the last chunk of a prompt whose KV streams to another worker.
 constexpr int32_t kShortTailTokens = 256;
-// One step in this many has decodes alone; otherwise their cost could not be told apart from that
+// One step in this many has decodes alone; otherwise their cost could not be separated from that
 // of the prompts beside them.
 constexpr uint64_t kStepsPerProbe = 16;
 
@@ -245,7 +245,7 @@ int32_t Scheduler::Impl::take_blocks(size_t position, int32_t num_tokens) {
 // Schedules every request that decodes: no more requests run than a step has tokens.
 void Scheduler::Impl::schedule_decodes() {
   leaders.clear();
-  // A preemption removes requests behind the current one only.
+  // A preemption removes only requests after the current one.
   for (size_t i = 0; i < running.size(); ++i) {
     Entry& e = running_entry(i);
     if (computes_blocks(e)) leaders.push_back(running[i]);
@@ -305,7 +305,7 @@ int32_t Scheduler::Impl::before_short_tail(const Entry& e, int32_t start, int32_
 
 void Scheduler::Impl::schedule_prefill(int32_t index) {
   Entry& e = entry(index);
-  // A preemption for another request's sake may have come between.
+  // It may have been preempted for another request meanwhile.
   if (e.request.status != RequestStatus::kRunning || !e.schedulable()) return;
   if (e.last_step == output.step_id) return;
   const int32_t start = e.request.num_scheduled_tokens;

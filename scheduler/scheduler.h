@@ -7,7 +7,7 @@
 // come before update() of step n; the three counters of Request keep them apart. A row may then
 // begin at a token that step n has not chosen yet: "the last token chosen in that slot". A request
 // whose drafts are in flight is left out until they retire, because its next position is unknown.
-// With follows_drafts it continues behind the drafts as if all were accepted, and the component
+// With follows_drafts it continues after the drafts as if all were accepted, and the component
 // that runs the steps moves its rows back by the number of rejected drafts.
 #pragma once
 
@@ -55,7 +55,7 @@ class Scheduler {
   // than the whole cache).
   [[nodiscard]] Expected<void> add(NewRequest request);
 
-  // True when the request is gone at once; false when it is in flight (it ends at update(), its
+  // True when the request is removed at once; false when it is in flight (it ends at update(), its
   // blocks stay until then) or unknown.
   bool abort(RequestId id);
 
@@ -76,7 +76,7 @@ class Scheduler {
   [[nodiscard]] bool wants_drafts() const;
   // Whether a request has drafts in flight and is therefore left out until they retire.
   [[nodiscard]] bool has_drafts_in_flight() const;
-  // Whether rows may follow drafts in flight, so that drafts may be offered behind them.
+  // Whether rows may follow drafts in flight, so that drafts may be offered after them.
   [[nodiscard]] bool follows_drafts() const;
   // The most tokens that steps in flight will append to a request; drafts offered now follow them.
   [[nodiscard]] int32_t num_unchosen(RequestId id) const;
@@ -84,16 +84,16 @@ class Scheduler {
   [[nodiscard]] const DraftSurvival& draft_survival() const;
   // Measured step times by number of rows.
   [[nodiscard]] std::vector<RowTimes::Measured> row_times() const;
-  // Appends the requests that will decode in the coming step, if they can go on.
+  // Appends the requests that will decode in the coming step, if they can continue.
   void list_decoding(std::vector<RequestId>& ids) const;
 
-  // Decides one step and takes the blocks it needs. Decodes come first; then running prefills and
+  // Decides one step and takes the blocks it needs. Decodes are first; then running prefills and
   // waiting requests, in chunks under both budgets: tenants by the service given so far, each
   // tenant's requests by priority and arrival. When blocks run out a running request is preempted
   // (blocks freed, computed = 0, waits again). If nothing could be scheduled while requests wait
   // and nothing is in flight, one fails with a reason. `now_ms` orders by age and ends requests
-  // that have waited past their deadlines; a clock that goes back stands still. The reference is
-  // valid until the next call.
+  // that have waited past their deadlines; a clock that goes back is taken to stand still. The
+  // reference is valid until the next call.
   const SchedulerOutput& schedule(int64_t now_ms);
 
   // Retires a step: its tokens count as computed, except rejected drafts; blocks become cacheable,

@@ -145,7 +145,7 @@ struct Scheduler::Impl {
   // The time target of this step, once its decodes are known; 0: only decodes run.
   static constexpr double kNoTarget = std::numeric_limits<double>::infinity();
   double target_ms = kNoTarget;
-  int32_t least_chunk = 0;  // granted whatever target_ms says
+  int32_t least_chunk = 0;  // granted whatever target_ms is
   int64_t now_ms = INT64_MIN;
   uint64_t num_arrivals = 0;
   int64_t num_tokens_in_flight = 0;

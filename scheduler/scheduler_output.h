@@ -39,9 +39,9 @@ struct ScheduledRequest {
   // Accepted drafts of the request's last step, in front of these rows: states take them again.
   int32_t num_replayed = 0;
   DraftSource draft_source = DraftSource::kNgram;  // used only with drafts
-  RowRange chosen;  // rows behind which a token is chosen: none, or the last known one and drafts
+  RowRange chosen;  // rows after which a token is chosen: none, or the last known one and drafts
   RowRange scored;  // rows of the prompt that give the log-probability of the prompt's next token
-  RowRange embedded;  // rows whose state behind the last norm is wanted
+  RowRange embedded;  // rows whose state after the last norm is wanted
   bool ends = false;  // the prompt of a pooled request is computed with these rows
   int32_t slot = 0;  // unique while the request lives; below Scheduler::num_slots()
 
@@ -57,7 +57,7 @@ struct SchedulerOutput {
   uint64_t step_id = 0;
   std::vector<ScheduledRequest> scheduled;  // decodes first, then prefill chunks
   // One token per row, in the order of `scheduled`; kInvalidToken: the token that the previous step
-  // chooses behind the last known token of that request.
+  // chooses after the last known token of that request.
   std::vector<TokenId> token_ids;
   std::vector<uint8_t> draft_bins;      // per draft: its source's confidence bin
   std::vector<TokenId> scored_tokens;  // per scored row: the token that follows it
@@ -68,8 +68,8 @@ struct SchedulerOutput {
   // Preempted requests for which there is room again. The caller may bring kept KV back into the
   // prefix cache, and calls resume() in any case, now or later. Until then they hold no blocks.
   std::vector<RequestId> restoring;
-  std::vector<RequestFailure> failed;  // can never run (forward progress rule); already gone
-  std::vector<RequestId> expired;      // had not started at their deadline; already gone
+  std::vector<RequestFailure> failed;  // can never run (forward progress rule); already removed
+  std::vector<RequestId> expired;      // had not started at their deadline; already removed
   std::vector<KvBlockCopy> copies;     // made before the step runs, in order
   int32_t total_tokens = 0;
   int32_t num_prefill_tokens = 0;
@@ -82,7 +82,7 @@ struct SchedulerOutput {
 // A step's result for a request with chosen rows, in the order of SchedulerOutput::scheduled.
 struct StepResult {
   RequestId id;
-  // The accepted leading drafts, then the token chosen behind them. Empty: the step failed for this
+  // The accepted leading drafts, then the token chosen after them. Empty: the step failed for this
   // request; its KV is not cached.
   std::span<const TokenId> tokens;
   bool finished = false;  // with the last of `tokens`: end token, stop token, length or error

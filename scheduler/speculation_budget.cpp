@@ -178,7 +178,7 @@ DraftDecision SpeculationBudget::choose(const CostModel& cost,
     return decision;
   }
   const size_t bucket = RowTimes::bucket_of(limits.shape.num_rows());
-  if (!times_.is_known(bucket)) return decision;  // undrafted steps come first
+  if (!times_.is_known(bucket)) return decision;  // undrafted steps are first
   const Choice choice = best_rows(cost, limits);
   const bool gains = choice.gain > (is_on_ ? kGainToGoOn : kGainToBegin);
   decision.predicted_gain = choice.gain;

@@ -34,8 +34,8 @@ class HttpServer {
   [[nodiscard]] uint16_t grpc_port() const;    // the bound port; 0: a Unix socket
   [[nodiscard]] uint16_t worker_port() const;  // for routers; 0: there is none
 
-  // Serves until drained or stopped; called once. On return the engine holds none of its requests.
-  // kUnavailable: the system gives it too few threads.
+  // Serves until drained or stopped; called once. On return the engine holds no request of it.
+  // kUnavailable: the system has too few threads for it.
   Expected<void> run();
 
   // Logs what the server has done since its start, under the names of /metrics: what came after the

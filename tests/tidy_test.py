@@ -72,7 +72,7 @@ SLEEPS = re.compile(r"\bsleep_(for|until)\b|(?<![\w.>])u?sleep\s*\(")
 # A comment names its subject first: it is understood without the line above it.
 BEGINNINGS = re.compile(r"[/#]+<?\s*(Of|As|The same|Until|Once)\b")
 MAX_BEGINNINGS = 15
-VAGUE_PEOPLE, MAX_VAGUE_PEOPLE = re.compile(r"\b(nobody|somebody)\b", re.IGNORECASE), 40
+VAGUE_WORDS, MAX_VAGUE_WORDS = re.compile(r"(?i)\b(nobody|somebody|none of|is another|is told|behind)\b"), 50
 # A name that two runs share, or a folder deleted while a thread still writes to it, fails now and then.
 FOLDERS_BY_HAND = re.compile(r"\bTempDir\b|\btemp_directory_path\b|\bmkdtemp\b")
 MAY_NAME_FOLDERS = ("tests/support/temporary_folder.h", "tests/fuzz/")
@@ -390,13 +390,12 @@ def dead_files(tree):
 
 def readmes(tree):
     for folder in FOLDERS:
-        if not any(path.startswith(folder + "/") for path in tree):
-            continue
-        text = tree.get(folder + "/README.md")
-        if text is None:
+        if any(path.startswith(folder + "/") for path in tree) and folder + "/README.md" not in tree:
             yield f"{folder}/README.md:1: missing"
-        elif text.count("\n") > 150:
-            yield f"{folder}/README.md:1: {text.count(chr(10))} lines; at most 150"
+    for path in tree:
+        lines, words = tree[path].count("\n"), len(tree[path].split()) if path.endswith("README.md") else 0
+        if words and (lines > 150 or words > 900):
+            yield f"{path}:1: {lines} lines and {words} words; at most 150 and 900"
 
 
 def links(tree):
@@ -449,12 +448,12 @@ def comment_beginnings(tree):
         yield from found
 
 
-def vague_people(tree):
-    """Comments name who acts, or say what happens."""
-    found = [f"{path}:{line}: a comment without who acts: {comment}"
-             for path in tree for line, _, comment in comment_lines(path, tree[path])
-             if VAGUE_PEOPLE.search(comment)]
-    yield from found if len(found) > MAX_VAGUE_PEOPLE else ()
+def vague_words(tree):
+    """Comments of the product name who acts, and say after, before or instead of what."""
+    found = [f"{path}:{line}: a vague word, of which {MAX_VAGUE_WORDS} may be left: {comment}"
+             for path in tree if is_product(path) and is_cpp(path)
+             for line, _, comment in comment_lines(path, tree[path]) if VAGUE_WORDS.search(comment)]
+    yield from found if len(found) > MAX_VAGUE_WORDS else ()
 
 
 def coroutines(tree):
@@ -476,7 +475,7 @@ def coroutines(tree):
 
 RULES = (include_edges, include_cycles, room_order, unit_cycles, file_length, line_length, function_length, device_conditions,
          banned_tokens, cuda_sources, heavy_headers, unfinished, machine_paths, licence_line, header_comment,
-         header_names, type_names, dead_files, readmes, links, knob_rows, comment_beginnings, vague_people, coroutines)
+         header_names, type_names, dead_files, readmes, links, knob_rows, comment_beginnings, vague_words, coroutines)
 
 SPDX = "// SPDX-License-Identifier: Apache-2.0\n"
 LONG_BODY = "  f();\n" * 69
@@ -529,7 +528,7 @@ SELF_TESTS = {  # rule -> trees that it must flag
     header_comment: [{"engine/a.h": SPDX + "#pragma once\n"}, {"engine/a.h": SPDX + "// What.\n"}],
     header_names: [{"kvcache/a.h": "", "server/grpc/a.h": ""}],
     dead_files: [{"engine/a.cpp": "", "engine/CMakeLists.txt": "bba.cpp a.cpp.in"}],
-    readmes: [{"engine/a.h": ""}, {"quant/README.md": "\n" * 151}],
+    readmes: [{"engine/a.h": ""}, {"quant/README.md": "a\n" * 151}, {"README.md": "a " * 901}],
     links: [{"README.md": "[x](engine/nothing.md)"}],
     knob_rows: [{"engine/core/config.h": "struct Config {\n  int32_t port = 1;  // x\n};",
                  "engine/core/config_knobs.cpp": "&Config::porter>"}],
@@ -537,7 +536,7 @@ SELF_TESTS = {  # rule -> trees that it must flag
                          {"tests/a.py": "x = 1  # Until then.\n" * 16},
                          {"a/a.cpp": "int a;  // As b.\n        // More.\n" * 10,
                           "a/b.yaml": "# The same.\na: b\n" * 6}],
-    vague_people: [{"engine/a.h": "int x;  // Nobody's.\n" * 41}, {"a.py": "# By somebody.\n" * 41}],
+    vague_words: [{"engine/a.h": "int x;  // Nobody's.\n" * 51}, {"quant/a.cu": "// Is told.\nint y;  // behind x\n" * 26}],
     coroutines: [{"server/a.cpp": "void f() { co_await g(Args{1}); }"}, {"server/a.cpp": "x = b ? co_await f() : co_await g();"},
                  {"server/a.cpp": "co_await run([t] { return t; });"}],
 }
@@ -556,9 +555,9 @@ GOOD = {
     "kernels/README.md": "\n",
     "server/a.cpp": SPDX + "Task f() { auto r = co_await g(x, 1); if (r) { h(); } }\n",
     "engine/CMakeLists.txt": "# SPDX-License-Identifier: Apache-2.0\ncore/config_knobs.cpp\n",
-    "server/CMakeLists.txt": "# SPDX-License-Identifier: Apache-2.0\nsources(a.cpp b.cpp)\n",
+    "server/CMakeLists.txt": "# SPDX-License-Identifier: Apache-2.0\nsources(a.cpp b.cpp)\n" + "# behind\n" * 51,
     "engine/README.md": "[knobs](core/config.h) [up](../server) [web](https://example.org)\n",
-    "server/b.cpp": SPDX + "// Words:\n// Of two lines.\nint x;\n" * 16,
+    "server/b.cpp": SPDX + "// Words:\n// Of two lines.\nint x;\n" * 16 + "int behind;\n" * 51,
     "server/README.md": "~/.cache/work/x and ${HOME}/work/ are no machine's\n",
 }
 

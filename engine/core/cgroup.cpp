@@ -14,7 +14,7 @@ namespace {
 
 constexpr int32_t kMaxCpus = 4096;
 
-// Parses "123" or "max"; -1 for anything that is no number.
+// Parses "123" or "max"; -1 for anything that is not a number.
 int64_t parse_number(std::string_view word) {
   int64_t value = -1;
   const auto result = std::from_chars(word.data(), word.data() + word.size(), value);

@@ -51,7 +51,7 @@ Expected<void> apply_yaml_entry(Config& config,
   return knob->set(config, *knob, value_text(value, knob->kind));
 }
 
-// Variables that are no knobs: of the process's parts, and of the scripts and tests that start it.
+// Variables that are not knobs: of the process's parts, and of the scripts and tests that start it.
 bool is_of_others(std::string_view name) {
   constexpr std::string_view kNames[] = {"SLUICE_PREDECESSOR",
                                          "SLUICE_INHERITED_LISTENER",
@@ -140,7 +140,7 @@ Expected<void> apply_environment(Config& config) {
     const char* text = std::getenv(name.c_str());
     if (text == nullptr) continue;
     // Kubernetes gives every pod <SERVICE>_PORT=tcp://...; a Service called sluice must not break
-    // the server it stands for.
+    // the server that it exposes.
     if (name.ends_with("_PORT") && std::string_view(text).starts_with("tcp://")) continue;
     const auto applied = knob.set(config, knob, text);
     if (!applied) {

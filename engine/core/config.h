@@ -207,7 +207,7 @@ std::string environment_name(const Knob& knob);   // "SLUICE_MAX_NUM_SEQS"
 // The caller applies sources in order of precedence: defaults, YAML, environment, command line.
 Expected<void> apply_yaml(Config& config, const std::string& path);
 Expected<void> apply_environment(Config& config);
-// A sentence for each variable that begins with SLUICE_ and that nobody reads, with the name that
+// A sentence for each variable that begins with SLUICE_ and that nothing reads, with the name that
 // was probably meant.
 std::vector<std::string> unknown_environment();
 std::string print_config(const Config& config);  // YAML for apply_yaml; no secrets

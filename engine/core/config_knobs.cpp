@@ -350,7 +350,7 @@ std::vector<Knob> make_server_knobs() {
   };
 }
 
-// Who may use the server from where, and how.
+// Access: clients, networks and keys.
 std::vector<Knob> make_client_knobs() {
   return {
       list<&Config::allowed_origins>(

@@ -14,7 +14,7 @@
 
 namespace sluice {
 
-// The source of a guess. Models come last: other proposers' guesses cost nothing to ask for.
+// The source of a guess. Models are last: asking other proposers costs almost nothing.
 enum class DraftSource : uint8_t {
   kForced,
   kPrediction,
@@ -48,7 +48,7 @@ constexpr bool is_of_model(DraftSource source) { return source >= DraftSource::k
 inline constexpr int32_t kMaxDraftTokens = 64;
 
 // A source's confidence in a token as a bin whose acceptance is measured: 4 classes of the length
-// of the match behind the guess, times 4 classes of agreement that each source defines.
+// of the match that precedes the guess, times 4 classes of agreement that each source defines.
 inline constexpr size_t kNumConfidenceBins = 16;
 
 constexpr uint8_t confidence_bin(int32_t match_length, int32_t agreement) {

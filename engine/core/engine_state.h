@@ -59,7 +59,7 @@ struct StepRecord {
   int64_t sampled_ns = 0;    // logits, sampling; GPU: the host's part of these
   int64_t retired_ns = 0;    // returned to the engine thread
   int64_t end_ns = 0;        // counted, queued for the front end
-  int64_t device_idle_ns = 0;  // GPU: idle before the step, if it was queued behind a step that had
+  int64_t device_idle_ns = 0;  // GPU: idle before the step, if it was queued after a step that had
                                // not ended
   double predicted_ms = 0;   // predicted execution and sampling; 0: not yet known
   int32_t num_tokens = 0;

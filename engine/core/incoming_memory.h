@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory for what clients and other workers have sent and nobody has taken yet: incomplete bodies
-// and messages. The listeners keep to these bounds, and the memory plan holds them.
+// Memory for received data that is not complete yet: bodies of clients and messages of other
+// workers. The listeners enforce these bounds, and the memory plan counts them.
 #pragma once
 
 #include <cstddef>
@@ -20,8 +20,8 @@ int64_t incoming_message_bytes(const Config& config);
 int64_t incoming_kv_bytes();
 inline constexpr size_t kMaxKvMessageBytes = size_t{64} << 10;
 inline constexpr size_t kMostKvPeers = 64;  // in each direction, that have proven themselves
-// Of those that have not yet; one more takes the place of the oldest. A worker with the secret
-// needs a millisecond for that, so whoever holds these open keeps no worker out.
+// Peers that have not yet; one more replaces the oldest. A worker with the secret authenticates
+// within a millisecond, so a client that holds these open excludes no worker.
 inline constexpr size_t kMostKvStrangers = 64;
 
 // All of them, of the ports that the configuration opens.

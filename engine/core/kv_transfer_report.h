@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What became of one transfer of KV between this worker and a peer, for those who keep traces.
+// The outcome of one transfer of KV between this worker and a peer, for traces.
 #pragma once
 
 #include <chrono>
@@ -14,7 +14,7 @@ inline constexpr std::string_view kTransferDone = "done";
 
 struct KvTransferReport {
   TraceContext trace;          // of the request whose prompt it is; set and sampled
-  bool is_out = false;         // this worker has computed the prompt; false: it goes on behind it
+  bool is_out = false;         // true: this worker sent the prompt's KV; false: received it
   std::string_view outcome;    // kTransferDone, or in a word why not; static
   std::string_view transport;  // a KvTransportKind's name; static
   int64_t num_blocks = 0;      // that were moved

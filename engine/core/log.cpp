@@ -12,8 +12,8 @@
 namespace sluice {
 namespace {
 
-// Times are RFC 3339 in UTC: lines of several hosts sort. The object of JSON is closed here, behind
-// the pairs.
+// Times are RFC 3339 in UTC: lines of several hosts sort. The JSON object is closed here, after the
+// pairs.
 constexpr const char* kTextPattern = "%Y-%m-%dT%H:%M:%S.%eZ %^%L%$ %v";
 constexpr const char* kJsonPattern = R"({"time":"%Y-%m-%dT%H:%M:%S.%eZ","level":"%l",%v})";
 

@@ -7,7 +7,7 @@
 
 namespace sluice {
 
-// What a node above 0 has come to. Each follows on the one before.
+// The stages of a node above 0, in order.
 enum class NodeStage : uint8_t {
   kMeeting,  // node 0 has not been met
   kLoading,

@@ -49,13 +49,13 @@ struct PoolingInfo {
   bool normalizes = false;    // vectors get length 1
   int32_t width = 0;          // elements of an answer: of the vector, or labels
   int32_t max_tokens = 0;     // of one text, special ones included
-  // The second text of a pair is told apart: its ids are a vocabulary's size higher.
+  // The second text of a pair is marked: its ids are a vocabulary's size higher.
   bool has_segments = false;
   bool is_matryoshka = false;  // a vector's first elements are a vector too
   std::vector<int32_t> matryoshka_dimensions;  // those that it was trained for; empty: any
   ScoreFunction function = ScoreFunction::kIdentity;  // of a classifier
   std::vector<std::string> labels;                    // of a classifier, by place in the answer
-  // "no" and "yes": the only logit is the second token's behind the text less the first one's.
+  // "no" and "yes": the only logit is the second token's after the text minus the first one's.
   // Empty: the logits are a layer's.
   std::vector<TokenId> label_tokens;
 

@@ -22,7 +22,7 @@ struct LogitBias {
 
 // Limits reasoning: after `max_tokens` tokens of it the sampler forces `end`, token by token.
 struct ReasoningLimit {
-  int32_t max_tokens = 0;      // >= 0; counted behind `begin`
+  int32_t max_tokens = 0;      // >= 0; counted after `begin`
   std::vector<TokenId> begin;  // starts reasoning; empty: the prompt did
   std::vector<TokenId> end;    // ends it; empty: there is no limit
 

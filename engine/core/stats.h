@@ -145,7 +145,7 @@ struct WorkerStats {
 struct FingerprintStats {
   std::string fingerprint;
   int64_t num_ready = 0;     // workers that may get requests
-  int64_t num_requests = 0;  // requests that only they can go on with
+  int64_t num_requests = 0;  // requests that only they can continue
   double share = 0;          // of new requests, in [0, 1]
 };
 

@@ -31,7 +31,7 @@ struct [[nodiscard]] Error {
   std::string message;            // rule, found value and place, in one line
   std::string param;              // request field or flag at fault; empty when none
   std::string machine_code = {};  // e.g. "context_length_exceeded"; empty when none
-  int32_t retry_after_s = 0;      // with scarcity: when to come back; 0: not known
+  int32_t retry_after_s = 0;      // with scarcity: when to retry; 0: not known
 };
 
 template <typename T>

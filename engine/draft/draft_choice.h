@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chooses tokens from a draft model's logits with the target's sampler, in the target's ids. On a
 // device with memory of its own, the rows that it can sample are sampled there, and the logits of
-// other rows come to the host. Used on the thread that runs the steps.
+// other rows are copied to the host. Used on the thread that runs the steps.
 #pragma once
 
 #include <cstdint>

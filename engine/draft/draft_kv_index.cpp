@@ -67,7 +67,7 @@ bool DraftKvIndex::claim(std::span<const BlockId> blocks,
                          int32_t begin,
                          int32_t end) {
   if (first >= end) return true;
-  // Blocks [from, written) are read, [written, behind) written, or read and written.
+  // Reads blocks [from, written); writes the following ones, and may also read them.
   const auto from = static_cast<size_t>(first / block_size_);
   const auto written = static_cast<size_t>(begin / block_size_);
   const auto behind = static_cast<size_t>(ceil_div(end, block_size_));

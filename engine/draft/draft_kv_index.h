@@ -40,7 +40,7 @@ class DraftKvIndex {
   DraftKvIndex(int32_t num_blocks, int32_t block_size);
 
   // Returns the contiguous positions around `from`, a block's beginning, whose draft KV is valid;
-  // nothing behind `from` unless the positions at `from` are valid. `blocks`: all of the request's
+  // nothing after `from` unless the positions at `from` are valid. `blocks`: all of the request's
   // blocks from the first.
   Range find(DraftTokenChain& chain,
              std::span<const TokenId> known,

@@ -24,8 +24,8 @@ struct DraftMemory {
   std::vector<KvGroupSpec> kv_groups;
 };
 
-// The memory of a draft model. Its KV is indexed by the block ids of one of the target's groups and
-// has blocks of its own behind them.
+// The memory of a draft model. Its KV is indexed by the block ids of one of the target's groups;
+// the blocks of its own follow them.
 struct DraftPlan {
   int64_t weight_bytes = 0;
   int64_t arena_bytes = 0;  // activations, rotations, logits and sampling

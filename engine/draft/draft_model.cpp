@@ -139,7 +139,7 @@ DraftModel::Row DraftModel::row_of(const DraftTask& task, Known& request) const 
   row.end = num_known;
   row.covered = static_cast<int32_t>(task.blocks.size()) * block_size_;
   const int32_t num_own = plan_.num_own_blocks / bounds_.max_seqs * block_size_;
-  // The row of draft token d behind the known ones is at num_known + d - 1; the last has none.
+  // The row of draft token d after the known ones is at num_known + d - 1; the last has none.
   const int32_t room = std::min(row.covered + num_own, plan_.max_model_len) - num_known;
   row.max = std::min({task.max, num_tokens_, kMaxDraftTokens, room + 1});
   if (room < 0) {
@@ -175,7 +175,7 @@ void DraftModel::place(const DraftTask& task, Row& row) const {
   row.begin = std::min(there.end, row.end - 1);
 }
 
-// Like place(), for a head: behind a gap its sequence begins at the block in which the target's
+// Like place(), for a head: after a gap its sequence begins at the block in which the target's
 // states begin. A request without states is not computed.
 void DraftModel::place_head(const DraftTask& task, Row& row) const {
   Known& request = *row.request;
@@ -226,7 +226,7 @@ void DraftModel::plan_rows(std::span<const DraftTask> tasks) {
 // there later.
 void DraftModel::claim_rows(std::span<const DraftTask> tasks) {
   index_.begin_pass();
-  // Rows of drafts are written behind the known tokens, over whatever the blocks held.
+  // Rows of drafts are written after the known tokens and overwrite what the blocks held.
   for (const Row& row : rows_) {
     if (row.is_drafting()) {
       index_.forget(tasks[row.task].blocks, row.end, std::min(row.end + row.max - 1, row.covered));

@@ -5,9 +5,9 @@
 // edits, over its own logits. Sharing the noise makes both agree more often than independent draws
 // would, also at temperatures above 0.
 //
-// Its KV lies beside the target's, indexed by the block ids of one of the target's groups, and is
-// advisory: it takes no block, keeps none and shortens no prefix hit. DraftKvIndex finds by a
-// request's tokens what its blocks hold. Behind a prefix hit without draft KV only the last
+// Its KV is stored beside the target's, indexed by the block ids of one of the target's groups, and
+// is advisory: it takes no block, keeps none and shortens no prefix hit. DraftKvIndex finds by a
+// request's tokens what its blocks hold. After a prefix hit without draft KV only the last
 // kMaxDraftCatchUp tokens are computed, and the model's sequence begins there. A head computes the
 // rows for which the target's last step has states and begins there; it is therefore asked after
 // every step, for every request in it.

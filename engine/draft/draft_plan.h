@@ -23,7 +23,7 @@
 namespace sluice {
 
 // The most tokens of a request, counted from its end, that are computed when the draft model has no
-// KV of it: behind a prefix cache hit, or after a time without drafts.
+// KV of it: after a prefix cache hit, or after a time without drafts.
 inline constexpr int32_t kMaxDraftCatchUp = 512;
 
 struct PlannedDraft {
@@ -57,7 +57,7 @@ Expected<void> size_draft(const Config& config,
 DraftChoice::Bounds choice_bounds_of(const PlannedDraft& planned);
 HeadRows::Bounds head_rows_bounds_of(const StepBounds& bounds);
 
-// kInvalidArgument, with both numbers: fewer than 90% of the target's ids stand for the same bytes.
+// kInvalidArgument, with both numbers: fewer than 90% of the target's ids have the same bytes.
 Expected<void> check_draft_vocabulary(const Tokenizer& target,
                                       const Tokenizer& draft,
                                       const std::string& draft_path);

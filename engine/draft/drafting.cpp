@@ -86,7 +86,7 @@ void Drafting::count_asking(std::chrono::steady_clock::time_point begin,
   scheduler.note_proposers(1e-6 * static_cast<double>(passed.count()));
 }
 
-// Proposes tokens behind those that steps in flight append if all their drafts are accepted.
+// Proposes tokens that follow those that steps in flight append if all their drafts are accepted.
 void Drafting::propose_behind(const Scheduler& scheduler,
                               RequestId id,
                               int32_t most,
@@ -130,7 +130,7 @@ void Drafting::follow(const SchedulerOutput& decision) {
   }
 }
 
-// The tokens of a half computed prompt are known up to the one behind its last row.
+// The tokens of a partly computed prompt are known up to the one after its last row.
 void Drafting::add_task(const Request& request, int32_t max) {
   DraftTask& task = tasks_.emplace_back();
   task.id = request.id;

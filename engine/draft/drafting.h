@@ -2,8 +2,8 @@
 // Speculation in the step loop: decides which requests draft and when their proposers are asked,
 // and keeps the counts. Engine thread only.
 //
-// Proposers come first. A second model drafts for requests whose proposals are expected to fail
-// entirely; it needs that no step is in flight, because it computes where steps do.
+// Proposers are asked first. A second model drafts for requests whose proposals are expected to
+// fail entirely; it needs that no step is in flight, because it computes where steps do.
 //
 // Call order per step: should_wait() -> offer() -> Scheduler::schedule() -> the step runs ->
 // committed() or end() for each of its requests, count() for each that had drafts.
@@ -55,10 +55,10 @@ class Drafting {
   void follow(const SchedulerOutput& decision);
 
   // Whether the next step should wait for those in flight: a request has drafts in flight and would
-  // be left out, or has a proposal behind its known tokens, so that it will probably have one
-  // behind the next token too. Asking the proposers for this is timed as in offer(). Where rows may
-  // follow drafts, waiting is only needed for a draft model: guesses then continue behind what is
-  // in flight, and fail where that fails.
+  // be left out, or has a proposal after its known tokens, so that it will probably have one after
+  // the next token too. The time that the proposers take for this is counted as in offer(). Where
+  // rows may follow drafts, only a draft model needs the wait: other guesses continue after the
+  // drafts in flight, and fail where those fail.
   bool should_wait(Scheduler& scheduler, DraftStats& stats);
 
   // Asks the proposers for all requests that will decode. The time is counted in `stats` and

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The hidden states that the rows of a draft head take beside their tokens (models/eagle.h): from
 // the target's last step, kept from an earlier step, zeros where unknown, or from the head itself.
-// They stay in operators' memory; the host only says which row goes where. Used on the thread that
-// runs the steps.
+// They stay in operators' memory; the host only decides which row goes where. Used on the thread
+// that runs the steps.
 //
 // Call order: begin(), one state per row, keep() for some requests, gather().
 #pragma once

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What peers say to a decode worker, and what has come from them.
+// Messages of peers to a decode worker, and the parts received from them.
 #include <algorithm>
 
 #include "engine/handoff/decode_side.h"

@@ -168,7 +168,7 @@ void DecodeSide::take_ready(std::vector<Released>& ready) {
 bool DecodeSide::compare(RequestId id, uint64_t check, int64_t now_ms) {
   Record* const record = find(id);
   if (record == nullptr) return true;
-  // Without the bits of both rows nothing can be said: parameters may differ in what P was asked.
+  // Without the bits of both rows there is no verdict: P may have been asked with other parameters.
   const bool can_tell = record->check != 0 && check != 0;
   const bool agrees = !can_tell || record->check == check;
   if (record->state.phase == DecodePhase::kLanded) {
@@ -200,7 +200,7 @@ int32_t DecodeSide::front_tokens(const Record& record) const {
   return is_plain ? gap.entry * kv_.block_size() : 0;
 }
 
-// It goes on as an ordinary request behind what is there.
+// The request continues as an ordinary one; the blocks that have landed are its cached prefix.
 void DecodeSide::release(Record& record, std::optional<HandoffFallback> fallback) {
   if (!record.is_held) return;
   if (record.has_room) {
@@ -259,7 +259,7 @@ void DecodeSide::step(Record& record, const DecodeEvent& event, const KvFrame* f
   for (const DecodeAction& action : actions) act(record, action, frame, event.now_ms);
 }
 
-// A new attempt asks for what is behind the parts that came without a gap.
+// A new attempt asks for what follows the parts that landed without a gap.
 void DecodeSide::begin_again(Record& record) {
   for (size_t i = 0; i < record.parts.size() && record.has_part[i]; ++i) {
     const KvPart& part = record.parts[i];
@@ -386,7 +386,7 @@ void DecodeSide::add_gauges(HandoffStats& stats) const {
   stats.num_posted_slots = num_posted();
 }
 
-// It names the transport, which is known when the peer has come: come() says it then.
+// It names the transport, which is known once the peer is connected: come() sends it then.
 void DecodeSide::claim(Record& record) {
   const HandoffPeer* const peer = links_.find(record.state.peer);
   if (peer == nullptr) return;
@@ -452,7 +452,7 @@ void DecodeSide::abort_landing(const Record& record) {
 
 void DecodeSide::take_in(Record& record, const KvFrame& frame) {
   const int64_t block_bytes = block_bytes_[frame.group];
-  std::vector<BlockId> run;  // blocks that lie together in the slot
+  std::vector<BlockId> run;  // blocks that are contiguous in the slot
   for (uint32_t i = 0; i <= frame.num_blocks; ++i) {
     const auto entry = static_cast<int32_t>(frame.first_block + i);
     const auto ref = std::ranges::find_if(record.reserved, [&](const KvBlockRef& one) {
@@ -485,7 +485,7 @@ void DecodeSide::advance_all(int64_t now_ms) {
     const std::optional<int64_t> timer = sluice::next_timer(record.state);
     if (timer && *timer <= now_ms) {
       DecodeEvent event = event_of(Kind::kTimer, now_ms);
-      // A new attempt begins at the first part that has not come.
+      // A new attempt begins at the first missing part.
       const auto missing = std::ranges::find(record.has_part, false);
       event.num_parts = static_cast<int32_t>(record.has_part.end() - missing);
       step(record, event);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The decode worker's handoffs: holds a request outside of the scheduler while its blocks come, and
-// drives a machine (decode_state.h) for each. Blocks that came are found like any cached prefix.
-// Engine thread only.
+// The decode worker's handoffs: holds a request outside of the scheduler while its blocks arrive,
+// and drives a machine (decode_state.h) for each. Blocks that have landed are found like any cached
+// prefix. Engine thread only.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class DecodeSide {
   struct Released {
     NewRequest request;
     std::optional<uint64_t> seed;  // the peer's, if the request adopts it
-    std::optional<HandoffFallback> fallback;  // why its blocks have not come
+    std::optional<HandoffFallback> fallback;  // why its blocks are missing
   };
 
   // All arguments outlive it. `space`: see HandoffLinks. `max_reserved`: most held requests that
@@ -55,13 +55,13 @@ class DecodeSide {
             const TraceContext& trace);
   // Drops the request. False: it is not held.
   bool abort(RequestId id, int64_t now_ms);
-  // Appends requests whose blocks have come, or are to be computed here.
+  // Appends requests whose blocks have landed, or are to be computed here.
   void take_ready(std::vector<Released>& ready);
-  // A request that had been held has chosen its first token, from a row of logits with this check
-  // (0: not known). False: the peer's row had another check, so the blocks are no longer findable,
-  // and nothing that was computed behind them counts.
+  // A held request has chosen its first token, from a row of logits with this check (0: not known).
+  // False: the peer's row had another check, so the blocks are no longer findable, and what was
+  // computed after them does not count.
   bool compare(RequestId id, uint64_t check, int64_t now_ms);
-  // The request is gone. Ids without a handoff are ignored.
+  // The request has ended. Ids without a handoff are ignored.
   void end(RequestId id, int64_t now_ms);
 
   void receive(KvPeerId peer, const KvMessage& message, int64_t now_ms);
@@ -111,7 +111,7 @@ class DecodeSide {
     std::vector<KvBlockRef> reserved;
     std::vector<bool> has_arrived;  // by block of `reserved`
     int32_t num_found_tokens = 0;   // tokens before `reserved`, found here
-    int32_t num_published = 0;      // tokens whose blocks came and are findable
+    int32_t num_published = 0;      // tokens whose blocks have landed and are findable
     uint64_t check = 0;             // of the peer's row of logits; 0: not known
     std::optional<KvFinal> final;
     int64_t held_ms = 0;                // time of hold()

@@ -96,12 +96,12 @@ void Transition::await_progress() {
 
 void Transition::land_if_complete() {
   if (!state_.has_final || state_.num_received < state_.num_parts) return;
-  give_up_slots();  // of an earlier attempt, or for a part that came twice
+  give_up_slots();  // of an earlier attempt, or for a part received twice
   state_.phase = Phase::kLanded;
   act(Do::kLand);
 }
 
-// Whatever is posted is to come back.
+// Aborts the landing of all posted slots.
 void Transition::give_up_slots() {
   if (state_.num_posted + state_.num_posted_old > 0) act(Do::kAbortLanding);
   state_.num_posted_old += state_.num_posted;
@@ -194,7 +194,7 @@ void Transition::preempted() {
   } else if (is_in(Phase::kClaiming)) {
     state_.has_room = false;
   } else if (is_in(Phase::kLanded) && !state_.is_released) {
-    // The blocks are ordinary cached ones, and what is computed behind them is still compared.
+    // The blocks are ordinary cached ones, and what is computed after them is still compared.
     act(Do::kRelease);
     state_.is_released = true;
   }
@@ -212,7 +212,7 @@ void Transition::timer() {
       return fall_back(HandoffFallback::kNoAnswer);
     case Phase::kReceiving:
       if (event_.now_ms < state_.total_end_ms) {
-        // Others have all the slots: nothing could come.
+        // Others have all the slots: nothing could be received.
         if (state_.num_posted == 0 && state_.num_received < state_.num_parts) {
           await_progress();
           return post(worker_.num_free_slots);

@@ -7,12 +7,12 @@
 //   kReceiving  it has the room, and landing slots are posted for parts
 //   kLanded     all parts are in its blocks and checked; it computes the rest of its prompt
 //   kFallback   an ordinary request; slots are still posted
-//   kRun        an ordinary request and no more
+//   kRun        an ordinary request, nothing posted
 //   kEnded      the request is over; slots may still be posted
 //
 // Every failure leads to kFallback or kRun: computing locally gives the same bytes. Whole blocks at
-// the front that have landed are kept. A slot is taken back by its frame, or when the transport
-// says that nobody writes into it any more, never by time.
+// the front that have landed are kept. A slot is released by its frame, or when the transport
+// reports that nothing writes into it any more, never by time.
 #pragma once
 
 #include <cstdint>
@@ -41,8 +41,8 @@ enum class DecodePhase : uint8_t {
 struct DecodeTimes {
   int64_t claim = 2'000;      // for an answer
   int32_t max_claims = 3;     // of one attempt without an answer
-  int64_t again = 100;        // before a peer that did not know the transfer is asked again,
-  int64_t again_for = 2'000;  // from the first claim on
+  int64_t again = 100;        // before repeating a claim that the peer did not recognise
+  int64_t again_for = 2'000;  // how long it is repeated, from the first claim on
   int64_t renewal = 5'000;    // between two renewals
   int64_t progress = 5'000;   // for the next part, or for the last to be taken back
   int64_t total = 30'000;     // for all of receiving
@@ -67,7 +67,7 @@ struct DecodeWorker {
 
 struct DecodeState {
   DecodePhase phase = DecodePhase::kNone;
-  bool is_early = false;     // the peer's request may come after the claim
+  bool is_early = false;     // the peer's request may arrive after the claim
   bool asks_again = false;   // kClaiming: the timer is for another claim, not for an answer
   bool has_room = false;     // blocks of its own for all that comes
   bool has_final = false;    // the peer's prefill ended well
@@ -92,15 +92,15 @@ struct DecodeEvent {
     // Events of this worker.
     kStart,      // peer, is_early, num_parts
     kRoom,       // the scheduler has given the request its blocks
-    kSlotsFree,  // landing slots of others have come back
-    kSlotsBack,  // nobody writes any more into num_slots of attempt
+    kSlotsFree,  // landing slots of others have been released
+    kSlotsBack,  // nothing writes any more into num_slots of attempt
     kFrame,      // a slot of attempt has its part: sums_agree, is_new. The slot is not posted now
     kTail,       // the first token was computed: agrees
     kPreempted,  // the scheduler took the blocks back
-    kTimer,      // next_timer() has come: num_parts of a new attempt
-    kRenewal,    // next_renewal() has come
+    kTimer,      // next_timer() is due: num_parts of a new attempt
+    kRenewal,    // next_renewal() is due
     kDraining,   // the worker will end
-    kOver,       // the request has ended: finished, its client gone or its time over
+    kOver,       // the request has ended: finished, disconnected or timed out
     // A peer's messages: `peer` and `attempt`.
     kAccept,
     kRefuse,  // reason, retry_after_ms
@@ -130,22 +130,22 @@ struct DecodeAction {
     kRenew,
     kRelease,
     kCancel,  // reason
-    // The scheduler is told that the request waits for blocks for its prompt.
+    // Tells the scheduler that the request waits for blocks for its prompt.
     kAskRoom,
     // `count` free slots wait for parts, and the peer gets a Credit for them.
     kPost,
     // Answers to kFrame, about its slot.
-    kTakeIn,    // its part goes into the request's blocks; the slot is free
+    kTakeIn,    // its part is copied into the request's blocks; the slot is free
     kNak,       // it is posted once more with a new generation, and the part asked for again
     kFreeSlot,  // its part is not wanted; the slot is free
     // Slots that are posted for any attempt: the transport takes them back, and kSlotsBack follows.
     kAbortLanding,
-    // All parts are there: they become findable, and the request goes on behind them.
+    // All parts have landed: they become findable, and the request continues after them.
     kLand,
-    // The request goes on as an ordinary one; whole blocks from the front that are there become
-    // findable. fallback says why.
+    // The request continues as an ordinary one; whole blocks from the front that have landed become
+    // findable. fallback is the reason.
     kFallBack,
-    // The parts that came are no longer findable, and nothing computed behind them counts.
+    // The parts that landed are no longer findable, and nothing computed after them counts.
     kDropBlocks,
   };
 

@@ -146,7 +146,7 @@ class DeviceMover final : public KvMover {
   DeviceBuffer pinned_in_;   // landing slots; the same
   Ring out_ring_;
   Ring in_ring_;
-  // Behind the steps: gathers, and copies to the host.
+  // After the steps: gathers, and copies to the host.
   const std::unique_ptr<kernels::DeviceQueue> out_;
   const std::unique_ptr<kernels::DeviceQueue> up_;  // copies to the device
   const std::unique_ptr<kernels::DeviceQueue> in_;  // in front of steps: scatters
@@ -240,7 +240,7 @@ void DeviceMover::hand_over(std::vector<KvCompletion>& out) {
       continue;
     }
     out_ring_.give_back(*outgoing.slot);
-    // Too many are queued there: nobody reads it, and the peer asks again.
+    // Too many are queued there: the frame is dropped, and the peer asks again.
     if (!outgoing.is_dropped) out.push_back({Kind::kSent, outgoing.owner.session, outgoing.frame});
   }
 }
@@ -396,7 +396,7 @@ void DeviceMover::take(const KvCompletion& completion, std::vector<KvCompletion>
     case Kind::kClosed:
       free_sent(completion);
       free_posted(completion);
-      // The transport may have said what is dropped now before it heard of the end.
+      // The transport may have reported what is dropped now before it learned of the end.
       drop(completion.session, completion.kind == Kind::kClosed ? nullptr : &completion.frame.ref);
       held_.push_back(completion);
       break;

@@ -1,13 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
 // The mover of a cache in a device's memory. Blocks go through slots there, of which each direction
-// has a few: gathered into one behind the steps that were launched so far, scattered from one into
-// blocks that steps launched from then on see. Where the transport moves memory of the host, a slot
-// is copied to pinned memory before it is sent, and a landing slot, which is pinned, to the device
-// before it is said to have arrived. All of that runs on queues of its own beside the steps; the
-// engine asks between steps whether an event is there.
+// has a few: gathered into one after the steps that were launched so far, scattered from one into
+// blocks that later steps read. Where the transport moves memory of the host, a slot is copied to
+// pinned memory before it is sent, and a landing slot, which is pinned, to the device before it is
+// reported as arrived. All of that runs on queues of its own beside the steps; the engine asks
+// between steps whether an event is there.
 //
 // The end of an aborted attempt or a closed session is reported when the transport has let go of it
-// and none of its copies runs any more.
+// and no copy of it runs any more.
 #pragma once
 
 #include <memory>

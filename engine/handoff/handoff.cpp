@@ -126,7 +126,7 @@ void Handoff::handle(const KvPeerEvent& event, int64_t now_ms) {
     decode_->lose(down->peer, now_ms);
   } else if (const auto* message = std::get_if<KvPeerMessage>(&event)) {
     const HandoffPeer* const peer = links_->find(message->peer);
-    if (peer == nullptr) return;  // it is gone by now
+    if (peer == nullptr) return;  // it has disconnected
     if (peer->is_prefill) {
       decode_->receive(message->peer, message->message, now_ms);
     } else {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Handoffs of one engine: what its step loop calls, and between steps the traffic with peers. A
 // request that fetches is held outside of the scheduler, as by PrefixStore, until its blocks are
-// cached ones or it is clear that they do not come; one that offers runs like any other. Engine
-// thread only.
+// cached or cannot arrive any more; one that offers runs like any other. Engine thread only.
 #pragma once
 
 #include <chrono>
@@ -46,9 +45,9 @@ class Handoff {
   // Returns where peers find this worker.
   [[nodiscard]] HandoffInfo info() const;
 
-  // True: the request is moved; its blocks are on their way, and advance() returns it. A request
-  // that offers is only noted (NewRequest::streams_kv is set): false. `trace`: the request's, which
-  // the peer is told.
+  // True: the request is moved; its blocks are in transfer, and advance() returns it. A request
+  // that offers is only noted (NewRequest::streams_kv is set): false. `trace`: the request's, sent
+  // to the peer.
   bool hold(NewRequest& request,
             const HandoffSpec& spec,
             Clock::time_point now,
@@ -70,7 +69,7 @@ class Handoff {
   bool compare(RequestId id, uint64_t check, Clock::time_point now);
   // The step has retired, and blocks of it are findable.
   void retire(Clock::time_point now);
-  // A request is gone. Requests without a handoff are ignored.
+  // A request has ended. Requests without a handoff are ignored.
   void end(RequestId id, Clock::time_point now);
 
   // Handles messages, completions and timers between steps. Requests that are to run now go to
@@ -110,7 +109,7 @@ class Handoff {
   std::vector<KvTransferReport> reports_;  // of both sides
   std::unique_ptr<PrefillSide> prefill_;
   std::unique_ptr<DecodeSide> decode_;
-  std::unique_ptr<HandoffLinks> links_;         // goes first: its threads write into landing slots
+  std::unique_ptr<HandoffLinks> links_;         // ends first: its threads write into landing slots
   std::vector<KvPeerEvent> events_;             // scratch
   std::vector<KvCompletion> completions_;       // scratch
   std::vector<DecodeSide::Released> released_;  // scratch

@@ -71,7 +71,7 @@ Expected<KvFailurePolicy> policy_of(const std::string& name) {
   return invalid("kv_load_failure_policy must be one of recompute, fail, got \"" + name + "\"");
 }
 
-// What the JSON says; its role, if it names one, comes back in `role`.
+// Reads the JSON; its role, if it names one, is returned in `role`.
 Expected<HandoffConfig> parse(const std::string& text, std::optional<HandoffRole>& role) {
   HandoffConfig out;
   const Json parsed = Json::parse(text, nullptr, /*allow_exceptions=*/false);

@@ -36,7 +36,7 @@ constexpr std::string_view to_string(HandoffRole role) {
 // Returns vLLM's name of the role: kv_both, kv_producer, kv_consumer.
 std::string_view kv_role_name(HandoffRole role);
 
-// The end of a request whose KV was asked for and does not come.
+// The ending of a request whose KV was requested and does not arrive.
 enum class KvFailurePolicy : uint8_t {
   kRecompute,  // its prompt is computed here
   kFail,       // it ends with kUnavailable, before anything of its answer was sent

@@ -57,12 +57,12 @@ class HandoffLinks final : private KvPeerSink {
 
   Expected<KvPeerId> connect(std::string_view address) { return channel_->connect(address); }
 
-  // False: the peer is gone.
+  // False: the peer has disconnected.
   bool send(KvPeerId peer, KvMessage message) { return channel_->send(peer, std::move(message)); }
 
   void report(uint64_t num_steps, const KvLoad& load) { channel_->report(num_steps, load); }
 
-  // Returns null if the peer is not connected yet, or gone.
+  // Returns null if the peer is not connected yet, or has disconnected.
   [[nodiscard]] const HandoffPeer* find(KvPeerId peer) const;
 
   [[nodiscard]] KvMover& mover() { return *mover_; }
@@ -103,7 +103,7 @@ class HandoffLinks final : private KvPeerSink {
   std::unordered_map<KvPeerId, HandoffPeer> peers_;
   Inbox<KvPeerEvent> inbox_;
   std::unique_ptr<KvMover> mover_;
-  std::unique_ptr<KvPeerChannel> channel_;  // goes first: its threads use the rest
+  std::unique_ptr<KvPeerChannel> channel_;  // destroyed first: its threads use the rest
 };
 
 }  // namespace sluice

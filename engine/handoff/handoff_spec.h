@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a request says of a handoff, and what its answer says back: a prefill worker computes the KV
-// of a prompt, a decode worker fetches it and goes on. Plain values: a front end fills and reads
-// them, the engine acts on them. A handoff changes no token of an answer, only where its KV is
-// computed.
+// A handoff's parameters in a request and in its answer: a prefill worker computes the KV of a
+// prompt, a decode worker fetches it and continues. Plain values: a front end fills and reads them,
+// the engine acts on them. A handoff changes no token of an answer, only where its KV is computed.
 #pragma once
 
 #include <array>

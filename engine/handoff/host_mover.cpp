@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-// The transport reads blocks where they lie; what has arrived is copied in at once.
+// The transport reads blocks in place; what has arrived is copied in at once.
 class HostMover final : public KvMover {
  public:
   HostMover(const Options& options,

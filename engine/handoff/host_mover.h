@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mover of a cache in the host's memory: the transport reads blocks where they lie, and what
+// The mover of a cache in the host's memory: the transport reads blocks in place, and what
 // has arrived in a landing slot is copied into its blocks at once.
 #pragma once
 

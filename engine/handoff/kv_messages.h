@@ -98,7 +98,7 @@ struct KvClaim {
   KvKey last_key{};                // 5: of the last whole block before the last token
   std::vector<uint32_t> first_blocks;  // 6: the first block that D wants, by KV group
   KvTransportKind transport = KvTransportKind::kNone;  // 7:
-  uint32_t deadline_ms = 0;  // 9: from now, after which D asks no more
+  uint32_t deadline_ms = 0;  // 9: from now, after which D stops asking
   std::string trace;         // 10: traceparent of the request, at most kMaxKvText
   friend bool operator==(const KvClaim&, const KvClaim&) = default;
 };
@@ -110,7 +110,7 @@ struct KvAccept {
   KvTransferRef ref;
   uint32_t num_ready = 0;                           // 3: blocks that could be sent now
   uint32_t num_blocks = 0;                          // 4: in all; 0: not known yet
-  uint32_t lease_ms = 0;                            // 5: how long P keeps them without another word
+  uint32_t lease_ms = 0;                            // 5: how long P keeps them without a message
   KvSenderState state = KvSenderState::kComputing;  // 6:
   friend bool operator==(const KvAccept&, const KvAccept&) = default;
 };
@@ -171,9 +171,9 @@ struct KvCredit {
 // P to D: how the prefill ended. D counts the blocks itself.
 struct KvFinal {
   KvTransferRef ref;
-  bool ok = false;                      // 3: false: it failed, and no more blocks come
+  bool ok = false;                      // 3: false: it failed, and no more blocks follow
   uint32_t num_blocks = 0;              // 4: in all
-  TokenId first_token = kInvalidToken;  // 5: what P chose behind the prompt
+  TokenId first_token = kInvalidToken;  // 5: what P chose after the prompt
   uint64_t check = 0;                   // 6: of the bits of that row of logits
   uint64_t seed = 0;                    // 7: what it was chosen with
   friend bool operator==(const KvFinal&, const KvFinal&) = default;

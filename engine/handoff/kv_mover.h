@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Moves blocks and landing slots for the two sides of a handoff: knows where a block's bytes lie,
-// and brings them from there to memory that a transport reads, and back. The cache may be the
-// host's, whose blocks the transport reads where they lie (host_mover.h), or a device's, whose
-// blocks are gathered and scattered beside the steps (device_mover.h).
+// Moves blocks and landing slots for the two sides of a handoff: knows where a block's bytes are
+// stored, and copies them from there to memory that a transport reads, and back. The cache may be
+// the host's, whose blocks the transport reads in place (host_mover.h), or a device's, whose blocks
+// are gathered and scattered beside the steps (device_mover.h).
 //
 // Engine thread only, and no call waits. Completions are those of KvTransport, with the same
-// meaning for blocks and slots: after kSent no block of the frame is read, behind kArrived the slot
+// meaning for blocks and slots: after kSent no block of the frame is read, after kArrived the slot
 // has the payload until the next poll(), and after kWriterGone and kClosed no block and no slot of
 // the attempt or session is touched.
 #pragma once

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The control channel of KV transfers as the engine sees it: it sends messages to peers, and what
 // comes from them arrives at a sink. Connecting, authentication, Hello, pings and the codec are the
-// channel's; the engine compares what a peer's Hello says and decides all that concerns requests.
-// Front ends inject an implementation, as with RankGroups.
+// channel's; the engine compares a peer's Hello with its own and decides all that concerns
+// requests. Front ends inject an implementation, as with RankGroups.
 #pragma once
 
 #include <cstdint>
@@ -30,7 +30,7 @@ struct KvPeerUp {
   KvHello hello;            // the peer's
 };
 
-// The peer is gone: the stream ended, could not be opened, or was silent for too long. Comes
+// The peer is lost: the stream ended, could not be opened, or was silent for too long. Comes
 // once for each KvPeerId that connect() gave or KvPeerUp named.
 struct KvPeerDown {
   KvPeerId peer;
@@ -45,7 +45,7 @@ struct KvPeerMessage {
 using KvPeerEvent = std::variant<KvPeerUp, KvPeerDown, KvPeerMessage>;
 
 // The engine's end of the channel. Called on any of the channel's threads, but never inside a call
-// of the engine; events of one peer come in order. Takes the event, refuses none and returns at
+// of the engine; events of one peer are in order. Takes the event, refuses none and returns at
 // once: the channel bounds what it reads from a peer ahead of the engine's answers.
 class KvPeerSink {
  public:
@@ -53,7 +53,7 @@ class KvPeerSink {
   virtual void deliver(KvPeerEvent event) = 0;
 };
 
-// Called on the engine thread; the destructor on any one thread, behind all other calls. No call
+// Called on the engine thread; the destructor on any one thread, after all other calls. No call
 // waits for the network.
 class KvPeerChannel {
  public:
@@ -64,7 +64,7 @@ class KvPeerChannel {
   // stream that cannot be opened ends with KvPeerDown.
   virtual Expected<KvPeerId> connect(std::string_view address) = 0;
 
-  // Sends in order for one peer, once the stream is open. False: the peer is gone or does not read;
+  // Sends in order for one peer, once the stream is open. False: the peer is lost or does not read;
   // the message is lost, which its sender's timers notice.
   virtual bool send(KvPeerId peer, KvMessage message) = 0;
 
@@ -75,7 +75,7 @@ class KvPeerChannel {
   [[nodiscard]] virtual std::string address() const = 0;
 };
 
-// Opens the listener and starts the channel. `own` is what each Hello says, `session` excepted,
+// Opens the listener and starts the channel. `own` is the content of each Hello, except `session`,
 // which is the channel's for each pair. The sink outlives the channel.
 using OpenKvPeers = std::function<Expected<std::unique_ptr<KvPeerChannel>>(
     const Config& config, const KvHello& own, KvPeerSink& sink)>;

@@ -27,7 +27,7 @@ struct LandingSlot {
                             uint32_t for_attempt,
                             uint32_t for_generation) const;
 
-  // The transport has said that nobody writes into it.
+  // The transport has reported that nothing writes into it.
   void release() { is_posted = false; }
 
   friend bool operator==(const LandingSlot&, const LandingSlot&) = default;

@@ -42,7 +42,7 @@ void PrefillSide::credit(KvPeerId peer, const KvCredit& message, int64_t now_ms)
   if (record == nullptr) return refuse(peer, message.ref, KvRefusal::kGone);
   std::vector<KvSlot> slots;
   for (const KvSlot& slot : message.slots) {
-    // A slot's generation only goes up: what is not newer has come before.
+    // A slot's generation only rises: a message that is not newer has been seen.
     const auto known = record->generations.find(slot.slot);
     const bool is_new = known == record->generations.end();
     const uint32_t last = is_new ? 0 : known->second;

@@ -45,7 +45,7 @@ class PrefillSide {
              const TraceContext& trace);
   // A step retired: so many tokens of the request are computed, and whole blocks of them findable.
   void computed(RequestId id, int32_t num_tokens, int64_t now_ms);
-  // A step that retires has chosen the first token behind its prompt. Returns what the answer to a
+  // A retiring step has chosen the first token after its prompt. Returns what the answer to a
   // serial offer carries; null: nothing is kept.
   std::shared_ptr<const HandoffOffer> choose(RequestId id,
                                              TokenId first_token,
@@ -53,7 +53,7 @@ class PrefillSide {
                                              uint64_t check);
   // The step of choose() has retired, so all blocks that travel are findable.
   void retire(int64_t now_ms);
-  // The request is gone. Ids without a handoff are ignored.
+  // The request has ended. Ids without a handoff are ignored.
   void end(RequestId id, int64_t now_ms);
 
   void receive(KvPeerId peer, const KvMessage& message, int64_t now_ms);
@@ -90,7 +90,7 @@ class PrefillSide {
     int64_t begin_ms = 0;
     TraceContext trace;
     KvTransportKind transport = KvTransportKind::kNone;
-    std::string_view outcome;  // empty: it goes on
+    std::string_view outcome;  // empty: it continues
     int64_t num_blocks = 0;    // blocks sent
     uint64_t num_bytes = 0;
   };

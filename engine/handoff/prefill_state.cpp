@@ -65,8 +65,8 @@ class Transition {
     return state_.is_claimed && event_.peer == state_.peer && event_.attempt == state_.attempt;
   }
 
-  // Who had claimed it wants it no more, or is gone: nobody else knows of it. Were a claim to come
-  // all the same, the blocks may be cached still.
+  // The claimer gave the transfer up or disconnected. A later claim can still succeed, because the
+  // blocks may remain in the cache.
   [[nodiscard]] bool is_given_up() const { return !state_.is_claimed && state_.attempt > 0; }
 
   [[nodiscard]] bool is_reading() const { return state_.num_reading + state_.num_reading_old > 0; }
@@ -98,7 +98,7 @@ void Transition::take_claim() {
   state_.num_begun = 0;
 }
 
-// Says to whom has claimed how things stand.
+// Sends the transfer's state to the claimer.
 void Transition::accept() {
   act(Do::kAccept);
   if (state_.has_ended) act(Do::kFinalOk);
@@ -134,8 +134,8 @@ void Transition::lease_until(int64_t end_ms) {
   state_.lease_end_ms = std::max(state_.lease_end_ms, std::min(end_ms, state_.lease_limit_ms));
 }
 
-// A worker that ends does not wait long for somebody to claim what it has: who would has been told
-// of it by now.
+// A worker that shuts down does not wait long for claims: a peer that would claim has its offer by
+// now.
 void Transition::keep_shortly() {
   if (state_.is_claimed || !worker_.is_draining) return;
   state_.lease_end_ms = std::min(state_.lease_end_ms, event_.now_ms + worker_.times.expected);
@@ -192,7 +192,7 @@ void Transition::admitted() {
                      .attempt = state_.attempt,
                      .reason = KvRefusal::kKey});
       unclaim();
-      state_.peer = {};  // it was no claim of this prompt
+      state_.peer = {};  // it was not a claim of this prompt
       state_.attempt = 0;
       return;
     }
@@ -359,7 +359,7 @@ void Transition::claim() {
   }
   if (event_.key != state_.key) return refuse(KvRefusal::kKey);
   if (!state_.is_claimed) {
-    // What was given up does not come back with a message that was late.
+    // A late message does not revive what was given up.
     if (is_same_peer && event_.attempt <= state_.attempt) return refuse(KvRefusal::kGone);
     take_claim();
     if (state_.has_ended) lease_until(event_.now_ms + worker_.times.lease);

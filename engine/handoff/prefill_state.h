@@ -9,7 +9,7 @@
 // they are sent; a part is ready when the steps that compute its blocks have retired.
 //
 //   kNone       nothing is known of the transfer
-//   kExpected   claimed before its request came
+//   kExpected   claimed before its request arrived
 //   kComputing  the request runs
 //   kParked     all of it is computed and kept for a time, the lease
 //   kServing    parts are being read
@@ -46,8 +46,8 @@ enum class PrefillPhase : uint8_t {
 // How long a prefill worker waits, in milliseconds.
 struct PrefillTimes {
   int64_t expected = 2'000;         // for the request of a claim; a worker that ends, for a claim
-  int64_t lease = 30'000;           // for a claim, or the claimer's next word
-  int64_t renewal = 20'000;         // what a renewal is good for, from when it comes
+  int64_t lease = 30'000;           // for a claim, or the claimer's next message
+  int64_t renewal = 20'000;         // how long a renewal lasts, from its arrival
   int64_t longest_lease = 600'000;  // with all its renewals
   int64_t progress = 5'000;         // for a part that is being read
 };
@@ -61,7 +61,7 @@ constexpr PrefillTimes prefill_times(int64_t progress) {
           .progress = progress};
 }
 
-// The state of its worker, which the machine is told with each event.
+// The state of its worker, an input of each event.
 struct PrefillWorker {
   uint64_t epoch = 0;
   bool is_draining = false;
@@ -103,7 +103,7 @@ struct PrefillEvent {
     kFailed,    // the request ended without a first token
     kPartRead,  // part, of attempt, was read for the last time, whether or not it was sent
     kLost,      // blocks that were not pinned have been given away
-    kTimer,     // next_timer() has come
+    kTimer,     // next_timer() is due
     kDraining,  // the worker will end: worker.is_draining is true from now on
     kForget,    // the places for kGone are all taken, and this is the oldest
     // A peer's messages: `peer` and `attempt`.
@@ -133,7 +133,7 @@ struct PrefillEvent {
 
 struct PrefillAction {
   enum class Kind : uint8_t {
-    kRunAlone,  // kAdmitted: the request is no part of the handoff
+    kRunAlone,  // kAdmitted: the request is not part of the handoff
     // Messages to `peer` about `attempt`.
     kAccept,
     kRefuse,  // reason
@@ -141,13 +141,13 @@ struct PrefillAction {
     kFinalFailed,
     kReleased,
     kRenewAck,
-    // All of the prompt's blocks, as far as the quota goes.
+    // All of the prompt's blocks, within the quota.
     kPinAll,
     kUnpinAll,
     // `count` parts from `part` on.
     kPinPart,
     kUnpinPart,
-    kReadPart,      // each goes into the slot of the oldest credit
+    kReadPart,      // each is written into the slot of the oldest credit
     kReadNaked,     // `part`, into the slot that the event's message names
     kKeepCredits,   // the slots of the event's message join those that wait
     kDropCredits,   // all that wait

@@ -18,9 +18,9 @@ struct KvSlotPlan {
   int32_t num_landing = 0;     // slots that peers fill; 0: nothing is fetched
   int32_t num_device_out = 0;  // slots on a device that its blocks are gathered into
   int32_t num_device_in = 0;   // slots on a device that its blocks are scattered from
-  // Slots for payloads that nobody waits for, if a transport moves the device's memory.
+  // Slots for payloads without a receiver, if a transport moves the device's memory.
   int32_t num_device_unread = 0;
-  bool is_staged = true;       // a transport moves the host's memory: a device's goes through it
+  bool is_staged = true;       // a transport moves the host's memory: a device's is staged there
 
   // Returns the slots' bytes on the device.
   [[nodiscard]] int64_t device_bytes() const {

@@ -97,8 +97,8 @@ void LocalEngine::give_back_room() {
   core_->handoff->give_back_room(Clock::now());
 }
 
-// What the request has computed does not count: it is behind blocks of another worker, whose row of
-// logits behind the prompt was another one. Nothing of its answer has been sent.
+// Whether the request must start again: it was computed after another worker's blocks, and that
+// worker's row of logits after the prompt had other bits. Nothing of its answer has been sent.
 bool LocalEngine::must_restart(const Request& request, uint64_t check, TokenId token) {
   if (!core_->handoff || request.num_generated() > 0) return false;
   if (request.restarts) return true;

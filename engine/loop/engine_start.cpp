@@ -55,7 +55,7 @@ LocalEngine::Core::Core(const Config& config,
                         const std::optional<PoolingInfo>& pooling)
     : runner(std::move(model_runner)),
       kv({.block_size = config.block_size,
-          // A token of an encoder depends on those behind it.
+          // A token of an encoder depends on later tokens.
           .enable_prefix_caching = config.enable_prefix_caching && !runner->model().is_encoder,
           // One slot for restoring from a tier, and those waiting for other workers' KV.
           .max_num_seqs =

@@ -179,8 +179,8 @@ class LocalEngine final : public Engine {
   EngineStats counters_;            // engine thread only
   mutable std::mutex stats_mutex_;  // held for a copy; the engine thread only tries it
   EngineStats published_;           // guarded by stats_mutex_
-  std::mutex watcher_mutex_;        // held while the watcher is told
-  KvTransferWatcher* transfer_watcher_ = nullptr;  // guarded by watcher_mutex_; null: nobody
+  std::mutex watcher_mutex_;        // held during a call of the watcher
+  KvTransferWatcher* transfer_watcher_ = nullptr;  // guarded by watcher_mutex_; null: none
   std::mutex join_mutex_;
   std::thread thread_;
   std::unique_ptr<GrammarCompiler> grammars_;  // destroyed first: its threads use other members

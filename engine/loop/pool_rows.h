@@ -22,9 +22,9 @@ void pool_row(const PoolingInfo& info,
               std::span<const float> state,
               std::vector<float>& pooled);
 
-// Makes the answer of all rows, of a prompt of `num_tokens`: means, goes through the model's layers
-// behind the pooling, cuts, normalizes, scores.
-// Returns false where a value of it is not finite.
+// Computes the answer from all rows of a prompt of `num_tokens`: takes the mean, applies the
+// model's layers after the pooling, truncates, normalizes, scores. Returns false if a value is not
+// finite.
 [[nodiscard]] bool finish_pooling(const PoolingInfo& info,
                                   const PoolingParams& params,
                                   std::span<const PooledLayer> layers,

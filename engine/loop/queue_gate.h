@@ -40,7 +40,7 @@ class QueueGate {
   void observe_output(int32_t num_tokens);
 
  private:
-  mutable std::mutex mutex_;  // taken when requests come, start and end; in no steady step
+  mutable std::mutex mutex_;  // taken when requests arrive, start and end; in no steady step
   Admission admission_;       // guarded by mutex_
   QueueSpeed speed_;          // engine thread only; published in the next two
   std::atomic<double> work_per_s_ = 0;

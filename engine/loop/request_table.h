@@ -29,7 +29,7 @@ struct Ending {
   FinishReason reason = FinishReason::kAbort;
   std::string error = {};                       // with kError: one line for the client
   ErrorCode code = ErrorCode::kInternal;        // with kError
-  int32_t retry_after_s = 0;                    // with kError: when to come back; 0: not known
+  int32_t retry_after_s = 0;                    // with kError: when to retry; 0: not known
   std::string param = {};                       // with kError: request field at fault
 };
 
@@ -103,7 +103,7 @@ class RequestTable {
   void add_prompt_logprobs(RequestId id, std::vector<PromptLogprob> logprobs);
   // Adds the state of a pooled request's next row.
   void add_pooled_row(RequestId id, const PoolingInfo& info, std::span<const float> state);
-  // Queues the answer of a pooled request whose rows have all come, and removes the request; false:
+  // Queues the answer of a pooled request whose rows are complete, and removes the request; false:
   // the answer is not finite, and the request stays.
   [[nodiscard]] bool end_pooled(RequestId id,
                                 const PoolingInfo& info,

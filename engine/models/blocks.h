@@ -88,7 +88,7 @@ class Projection {
   Expected<void> share_input_scales(const Projection& other, const std::string& place);
 
   // Returns the same matrices with only these rows of each part; on a device not for formats with
-  // scales behind their rows.
+  // scales after their rows.
   [[nodiscard]] Projection with_rows(const Portion& rows) const;
 
   [[nodiscard]] std::span<const PackedWeight> weights() const { return weights_; }

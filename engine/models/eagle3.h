@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// EAGLE-3: a draft head of one decoder layer that guesses the token behind the next one. A row is
+// EAGLE-3: a draft head of one decoder layer that guesses the token after the next one. A row is
 // the next token's embedding beside a state of the previous token: the target's hidden states of
 // three layers, side by side and mapped by a matrix, or the head's own state where the target has
 // none. q, k and v read both halves, each with its own norm; the output layer may have fewer tokens

@@ -55,7 +55,7 @@ struct EncoderBuffers {
   std::span<std::byte> ffns;
 };
 
-// Norms are before their halves (empty: the half reads the stream) or of the stream behind them.
+// Norms are before their halves (empty: the half reads the stream) or of the stream after them.
 struct EncoderLayer {
   std::unique_ptr<Mixer> mixer;
   std::unique_ptr<Ffn> ffn;
@@ -87,7 +87,7 @@ class EncoderModel final : public Model {
   void bind(const StepBounds& bounds, std::span<std::byte> arena) override;
   void forward(const ForwardContext& context) override;
 
-  // No token is chosen behind a text.
+  // No token is chosen after a text.
   void logits(const ForwardContext&, std::span<const int32_t> rows, float*) override {
     CHECK(rows.empty());
   }
@@ -136,7 +136,7 @@ class EncoderModel final : public Model {
   void add_steps_behind_mixer(const EncoderLayer& layer,
                               int32_t num_rows,
                               kernels::RowSteps& steps) const;
-  // `next`: the layer behind it; null: none.
+  // `next`: the following layer; null: none.
   void add_steps_behind_ffn(const EncoderLayer& layer,
                             const EncoderLayer* next,
                             int32_t num_rows,
@@ -148,7 +148,7 @@ class EncoderModel final : public Model {
   DeviceFloats positions_;  // [segments, places, hidden]
   std::vector<kernels::RopeTable> ropes_;
   StreamNorm embedding_norm_;
-  StreamNorm last_norm_;  // empty where norms are behind halves
+  StreamNorm last_norm_;  // empty where norms follow halves
   std::vector<EncoderLayer> layers_;
   Projection dense_;   // of a model that scores; empty weights: the labels' layer is alone
   Projection labels_;
@@ -182,7 +182,7 @@ Expected<void> EncoderModel::load_positions(WeightStore& weights) {
 
 Expected<void> EncoderModel::load_labels(int32_t bits, WeightStore& weights) {
   if (config_.num_labels == 0) {
-    // What was trained beside the vectors, or is behind the pooling.
+    // Layers trained beside the vectors, or applied after the pooling.
     for (const char* name : {"cls", "cls.norm", "cls.output", "cls.tokens"}) {
       for (const char* end : {".weight", ".bias"}) weights.leave_out(std::string(name) + end);
     }
@@ -221,7 +221,7 @@ Expected<void> EncoderModel::load(const ModelOptions& options, WeightStore& weig
   return load_labels(bits, weights);
 }
 
-// The first layer's half may have no norm of its own behind that of the embeddings.
+// The first layer's half may have no norm of its own after that of the embeddings.
 Expected<void> EncoderModel::load_layer(int32_t index, int32_t bits, WeightStore& weights) {
   const std::string prefix = "blk." + std::to_string(index) + ".";
   EncoderLayer& layer = layers_.emplace_back();
@@ -252,7 +252,7 @@ Expected<void> EncoderModel::load_layer(int32_t index, int32_t bits, WeightStore
 // --- Memory ----------------------------------------------------------------------------------
 
 // Keys and values are kept for the length of one step, in blocks like those of other models; a
-// window frees none of them.
+// window does not free them.
 std::vector<LayerGroup> EncoderModel::layer_groups(DType dtype) const {
   LayerGroup group = {.spec = layers_.front().mixer->group(dtype), .layers = {}};
   for (int32_t i = 0; i < config_.num_layers; ++i) group.layers.push_back(i);
@@ -487,7 +487,7 @@ Expected<void> read_encoder_tables(const Checkpoint& checkpoint,
   }
   config.num_segments = std::max(config.num_segments, 1);
   // A layer of another kind of labels, as of tokens, is beside the vectors; one with a norm before
-  // it is behind the pooling (PooledLayer).
+  // it follows the pooling (PooledLayer).
   const Expected<std::string> classes = checkpoint.metadata().get_string("class_names");
   const bool scores = !classes || classes->find("ForSequenceClassification") != std::string::npos;
   if (!scores || checkpoint.has("cls.norm.weight")) return {};

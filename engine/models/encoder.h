@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // An encoder: embeddings of tokens, positions (or rotations or falling scores instead) and
-// segments, layers whose attention sees the whole text, each half behind its norm
+// segments, layers whose attention sees the whole text, each half after its norm
 // (NormPlacement::kBefore: ModernBERT) or before it (kSum: BERT), and, where the model scores
 // texts, a layer for the labels.
 #pragma once
@@ -17,7 +17,7 @@ Expected<void> read_encoder_tables(const Checkpoint& checkpoint,
                                    bool has_segments,
                                    ModelConfig& config);
 
-// Sets what all encoders with a norm behind each half share, and the tables.
+// Sets what all encoders with a norm after each half share, and the tables.
 Expected<void> configure_post_norm_encoder(const Checkpoint& checkpoint,
                                            bool has_segments,
                                            ModelConfig& config);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Gemma 3 text: Gemma 2 without caps, norms of each head of q and k, five windowed layers with a
-// rope base of their own for each full one. EmbeddingGemma is the same with tokens that see those
-// behind them, the windowed layers half a window to each side.
+// rope base of their own for each full one. EmbeddingGemma is the same with tokens that see later
+// ones, the windowed layers half a window to each side.
 #include <cmath>
 #include <utility>
 
@@ -58,7 +58,7 @@ Expected<void> configure_gemma3(const Checkpoint& checkpoint, ModelConfig& confi
   return use_local_rope(metadata, 10000, config);
 }
 
-// A GGUF file has the layers behind the pooling beside the model's own.
+// A GGUF file stores the layers after the pooling beside the model's own.
 Expected<std::unique_ptr<Model>> build_embedding(ModelConfig config,
                                                  const ModelOptions& options,
                                                  WeightStore& weights) {

@@ -160,8 +160,8 @@ Expected<void> share_kv(const Checkpoint& checkpoint, ModelConfig& config) {
   return {};
 }
 
-// Full layers rotate whole heads by frequencies whose exponents are over all of a head, but those
-// behind the first pairs are 0.
+// Full layers rotate whole heads by frequencies whose exponents are over all of a head; those after
+// the first pairs are 0.
 Expected<void> read_rotations(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   SLUICE_TRY_VOID(use_local_rope(metadata, 10000, config));

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // GLM-4.5, 4.6 and 4.7: leading dense layers, then experts that are chosen by sigmoids with a bias
-// beside shared ones; the first half of each head rotates. A module behind the layers guesses a
+// beside shared ones; the first half of each head rotates. A module after the layers guesses a
 // further token. The text models of GLM-4.5V and 4.6V: the same, with three positions for a token,
 // which are equal for text.
 #include "engine/models/config_reader.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The two halves of a layer behind interfaces: a mixer, which reads other tokens of the sequence
+// Interfaces of the two halves of a layer: a mixer, which reads other tokens of the sequence
 // through what it caches, and a feed-forward half, which reads its own token only.
 #pragma once
 

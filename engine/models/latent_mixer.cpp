@@ -226,7 +226,7 @@ void LatentMixer::project_queries(const ForwardContext& context, const LinearInp
           kernels::Epilogue::kStore);
 }
 
-// Chooses the keys of every token, for this layer and those behind it without an indexer.
+// Chooses the keys of every token, for this layer and later ones without an indexer.
 void LatentMixer::choose_keys(const ForwardContext& context,
                               const LayerCache& cache,
                               const kernels::RopeTable& rope) const {

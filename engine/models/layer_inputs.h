@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What each layer adds to the stream from a table of its own: for each token and layer a row,
-// joined with a product of the token's embedding before the first layer, and behind the layer's
-// halves let through by a gate that reads the stream (Gemma 4).
+// joined with a product of the token's embedding before the first layer, and after the layer's
+// halves gated by a value that reads the stream (Gemma 4).
 #pragma once
 
 #include <vector>

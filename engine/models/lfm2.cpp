@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // LFM2 and LFM2-MoE: short convolutions between gates, and attention with norms of each head of q
-// and k in some layers; experts, behind leading dense layers, are chosen by sigmoids with a bias.
+// and k in some layers; experts, after leading dense layers, are chosen by sigmoids with a bias.
 #include <algorithm>
 
 #include "engine/models/config_reader.h"

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Nemotron-H and Nemotron 3: each layer is one half behind one norm, Mamba-2, attention without
+// Nemotron-H and Nemotron 3: each layer is one norm and one half, Mamba-2, attention without
 // positions, a dense half or experts, without gates. Nemotron 3 Super's experts read and write a
 // narrower row. `time_step_min` bounds no step, as in transformers' recurrent form; its form in
 // chunks clamps to it.
@@ -96,7 +96,7 @@ Expected<void> read_kinds(const Checkpoint& checkpoint, ModelConfig& config) {
   SLUICE_TRY(std::vector<double> kinds,
              in_gguf ? kinds_of_gguf(metadata, config.moe.num_experts > 0)
                      : metadata.get_numbers(key));
-  // GGUF also counts modules behind the layers.
+  // GGUF also counts modules after the layers.
   if (in_gguf && kinds.size() > config.layers.size()) kinds.resize(config.layers.size());
   if (kinds.size() != config.layers.size()) {
     return metadata.wrong(key,
@@ -127,7 +127,7 @@ Expected<void> configure_nemotron_h(const Checkpoint& checkpoint, ModelConfig& c
   SLUICE_TRY_VOID(read_recurrent_layers(checkpoint, MixerKind::kMamba2, 1, config));
   SLUICE_TRY_VOID(read_mamba(checkpoint, config));
   SLUICE_TRY_VOID(read_kinds(checkpoint, config));
-  // The class has none of q, k and v, whatever the file says.
+  // The class has no biases of q, k and v, whatever the file says.
   config.qkv_bias = false;
   for (int32_t i = 0; i < config.num_layers; ++i) {
     config.qkv_bias |= checkpoint.has("blk." + std::to_string(i) + ".attn_q.bias");

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Qwen2 and 2.5: Llama with biases of q, k and v. MiMo adds a module behind its layers that guesses
+// Qwen2 and 2.5: Llama with biases of q, k and v. MiMo adds a module after its layers that guesses
 // a further token (mtp.h).
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"

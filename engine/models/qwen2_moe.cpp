@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Qwen 1.5 MoE and Qwen2 MoE: Qwen2 with experts in every layer, whose weights are not normalized,
-// beside one shared expert behind a sigmoid.
+// beside one shared expert scaled by a sigmoid.
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 

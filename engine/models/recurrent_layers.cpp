@@ -41,7 +41,7 @@ Expected<void> read_recurrent_layers(const Checkpoint& checkpoint,
   std::vector<double> listed;
   if (metadata.has(kListed)) {
     SLUICE_TRY(listed, metadata.get_numbers(kListed));
-    // GGUF also counts modules behind the layers.
+    // GGUF also counts modules after the layers.
     if (listed.size() < config.layers.size()) {
       return metadata.wrong(kListed,
                             std::to_string(listed.size()) + " elements",

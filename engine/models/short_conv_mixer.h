@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The mixer of short convolutions: a projection to [gate before | gate behind | values], a
+// The mixer of short convolutions: a projection to [gate before | gate after | values], a
 // convolution over time of the gated values, the output projection. It keeps the last inputs of the
 // convolution.
 #pragma once

@@ -37,9 +37,9 @@ class GroupSocket {
   Expected<size_t> send_now(std::span<const std::byte> bytes);
   Expected<size_t> receive_now(std::span<std::byte> bytes);
 
-  // The peer reads the end behind what was sent; it may still send. Any thread.
+  // Shuts down sending: the peer reads the end after what was sent, and may still send. Any thread.
   void finish();
-  // Ends the connection under whoever uses it. Any thread.
+  // Closes the connection even if another thread uses it. Any thread.
   void close_now();
 
   [[nodiscard]] int descriptor() const { return fd_; }
@@ -59,7 +59,7 @@ class GroupListener {
   GroupListener(const GroupListener&) = delete;
   GroupListener& operator=(const GroupListener&) = delete;
 
-  // Null: nobody has dialled until the deadline.
+  // Null: no peer connected before the deadline.
   std::unique_ptr<GroupSocket> accept(GroupDeadline deadline);
 
   [[nodiscard]] uint16_t port() const { return port_; }

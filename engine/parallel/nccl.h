@@ -20,7 +20,7 @@ namespace sluice {
 // all_gather() returns when every rank has called it, though the data may arrive later.
 //
 // fail() never blocks: other threads abort what the ranks have on their streams. An all_gather()
-// that the library itself blocks, as the first may until every rank has come, is aborted when the
+// that the library itself blocks, as the first may until every rank has joined, is aborted when the
 // library returns. Recorded work must be destroyed before the destructor of a failed rank.
 Expected<ConnectRanks> open_nccl(const std::string& library = kernels::kNcclLibrary);
 

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// Memory that processes of one machine map: a file without a name whose size nobody can change, so
-// that nothing is left of it whatever ends them. Its maker hands it over a socket in the abstract
-// name space, which ends with the process, to whoever shows a token; name and token reach the other
-// process on a connection that both trust. One thread.
+// Memory that processes of one machine map: a file without a name and of fixed size, so that
+// nothing remains of it however they end. The process that creates it hands it over a socket in the
+// abstract name space, which ends with the process, to a peer that presents a token. Name and token
+// reach the other process on a connection that both trust. One thread.
 #pragma once
 
 #include <array>
@@ -30,7 +30,7 @@ class SharedSegment {
   // Reaches the maker. kUnavailable: not on this machine, in another network namespace, or another
   // user's.
   static Expected<std::unique_ptr<GroupSocket>> knock(const Ticket& ticket);
-  // Takes the segment on that connection. kDataLoss: what came is no such file.
+  // Takes the segment on that connection. kDataLoss: the received file is not one.
   static Expected<std::unique_ptr<SharedSegment>> take(GroupSocket& door,
                                                        const Ticket& ticket,
                                                        GroupDeadline deadline);

@@ -18,7 +18,7 @@ namespace {
 constexpr size_t kMostRanks = 8;
 constexpr size_t kRounds = 2;
 
-// Behind each part.
+// Follows each part.
 struct Trailer {
   uint64_t state = 0;  // of its rank
   uint64_t hash = 0;   // of the part and the state

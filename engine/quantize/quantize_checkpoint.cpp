@@ -250,7 +250,7 @@ class Quantizer {
     return writer.finish();
   }
 
-  // Keeps tensors that lost most of their weights, which lie beyond the range of the format's
+  // Keeps tensors that lost most of their weights, which are beyond the range of the format's
   // scales. Returns whether there are any; the output has to be written again.
   bool keep_lost() {
     constexpr double kMostLost = 0.5;

@@ -27,7 +27,7 @@ int64_t safetensors_type_bytes(const std::string& dtype);
 
 class SafetensorsWriter {
  public:
-  // `groups`: tensors that must lie in one file, in the order of filling files. A file has at most
+  // `groups`: tensors that must be in one file, in the order of filling files. A file has at most
   // `max_shard_bytes` unless one group is larger; a single file is model.safetensors, several have
   // an index beside them.
   static Expected<SafetensorsWriter> create(const std::string& folder,

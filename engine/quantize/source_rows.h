@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads rows of an output's tensor as floats, or as the fp64 values that the input's codes stand
-// for, from whatever tensors and formats the input has.
+// Reads rows of an output's tensor as floats, or as the fp64 values of the input's codes, from
+// whatever tensors and formats the input has.
 #pragma once
 
 #include <cstdint>
@@ -85,7 +85,7 @@ class SourceRows {
   };
 
   [[nodiscard]] Place place_of(int64_t row) const;
-  // The bytes of a row that is no codes, valid until the next call.
+  // The bytes of a row that is not stored as codes, valid until the next call.
   const std::byte* stored_row(const Place& place);
 
   const std::string& file_;

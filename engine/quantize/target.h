@@ -69,7 +69,7 @@ struct MatrixPlace {
 };
 
 // Returns the choice of llama.cpp's own mixes: more bits for the head, some values and some down
-// projections, and another format if k is no multiple of 256.
+// projections, and another format if k is not a multiple of 256.
 Target gguf_target(const TargetScheme& scheme, const MatrixPlace& place);
 
 // Returns general.file_type for this scheme.

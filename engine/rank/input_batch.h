@@ -51,7 +51,7 @@ class InputBatch {
   };
 
   // Builds the arrays of `output`. Tokens that the previous step has yet to choose are left
-  // pending, and rows behind unjudged drafts are placed as if all are accepted. `slots`: each
+  // pending, and rows after unjudged drafts are placed as if all are accepted. `slots`: each
   // slot's rows then.
   void build(const SchedulerOutput& output, std::span<const SlotRows> slots);
   // Fills pending tokens and corrects such rows from what the previous step chose, by chosen row;

@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// Arrays follow each other, each behind its length and padded to eight bytes.
+// Arrays follow each other, each after its length and padded to eight bytes.
 constexpr size_t kAlignment = 8;
 
 template <typename T>
@@ -263,7 +263,8 @@ Expected<void> RankFrameReader::check_step(int32_t longest) {
   return {};
 }
 
-// States keep as many drafts as their group says, behind a token at least.
+// Whether each request's drafts and replayed rows fit its own rows and the bound of the state
+// groups.
 bool RankFrameReader::are_drafts_valid() const {
   if (replay_start_loc_.empty() && num_drafts_.empty()) return true;
   if (replay_start_loc_.size() != query_start_loc_.size() ||
@@ -293,7 +294,7 @@ bool RankFrameReader::are_blocks_valid(size_t group) const {
       !all_within<int64_t>(slot_mapping_[group], 0, int64_t{end} * per_entry)) {
     return false;
   }
-  // Entries behind a request's last token are never read.
+  // Entries after a request's last token are never read.
   for (size_t i = 0; i < seq_lens_.size(); ++i) {
     const auto used = static_cast<size_t>(entries_of(seq_lens_[i], per_entry));
     const auto row = std::span(block_tables_[group]).subspan(i * stride, used);

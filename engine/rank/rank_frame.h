@@ -32,10 +32,10 @@ class RankFrameWriter {
   explicit RankFrameWriter(const InputBatch::Bounds& batch);
 
   // Returns header and payload of the next job, valid until the next call. The job has no pending
-  // tokens, no rows behind unjudged drafts and no recorded step: on a CPU the host resolves them
+  // tokens, no rows after unjudged drafts and no recorded step: on a CPU the host resolves them
   // before a step runs.
   std::span<const std::byte> write(const RankJob& job);
-  // Returns the frame behind the last job.
+  // Returns the frame that follows the last job.
   std::span<const std::byte> write_end();
 
  private:

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs steps: owns the model's ranks (rank 0 as ModelRank, the others behind RankLinks), their
+// Runs steps: owns the model's ranks (rank 0 as ModelRank, the others through RankLinks), their
 // weights and the sampling buffers, all allocated at creation. execute() and compute_logits() run
 // on the thread that runs the steps, which is worker 0 of the compute pool; the rest on the engine
 // thread.
@@ -56,7 +56,7 @@ class ModelRunner {
   void compute_logits(std::span<const int32_t> rows);
   void compute_logits();
 
-  // Returns the states behind the last norm of at most max_rows() rows of that step, [rows][hidden]
+  // Returns the states after the last norm of at most max_rows() rows of that step, [rows][hidden]
   // in host memory, valid until the next call; null: a rank has failed.
   const float* embed(std::span<const int32_t> rows);
 
@@ -83,10 +83,10 @@ class ModelRunner {
 
   [[nodiscard]] const DeviceSampling& sampling() const { return *sampling_; }
 
-  // Steps that the device's queue holds behind the running one.
+  // Steps that the device's queue holds after the running one.
   [[nodiscard]] int32_t queue_depth() const { return sampling_->chooses() ? 1 : 0; }
 
-  // Whether rows may be queued behind drafts that the running step judges: the device then corrects
+  // Whether rows may be queued after drafts that the running step judges: the device then corrects
   // their positions. Needs a single rank.
   [[nodiscard]] bool places_rows() const {
     return queue_depth() > 0 && ranks_.size() == 1 &&
@@ -94,7 +94,7 @@ class ModelRunner {
   }
 
   // Lets the system give the next piece of the KV cache's memory ahead of its first use, if little
-  // is there behind `num_filled` blocks of the group: milliseconds at most. False: there is enough,
+  // is backed after `num_filled` blocks of the group: milliseconds at most. False: there is enough,
   // or the memory is a device's. Engine thread, while no step runs.
   bool back_ahead(int32_t group, int32_t num_filled);
 

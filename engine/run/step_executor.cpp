@@ -323,7 +323,7 @@ void StepExecutor::embed(StepWork& work) {
   }
 }
 
-// Writes the logits of the label tokens behind each row.
+// Writes the logits of the label tokens after each row.
 void StepExecutor::read_labels(std::span<const int32_t> rows, float* out) {
   const auto vocab = static_cast<size_t>(runner_.model().vocab_size);
   runner_.compute_logits(rows);

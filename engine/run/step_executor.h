@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs steps and chooses their tokens: block copies, layers, logits, sampling. A step comes in as a
-// self-contained value (step_order.h) and comes back with its results.
+// Runs steps and chooses their tokens: block copies, layers, logits, sampling. A step arrives as a
+// self-contained value (step_order.h) and returns with its results.
 //
 // Steps form a queue: up to depth() steps may be in flight while the next is decided and submitted.
 // For a token that the previous step has yet to choose, its row is known, and the thread that runs
@@ -8,7 +8,7 @@
 // and a separate thread runs it (step_queue.h). A step in flight shares nothing with the engine
 // thread but the KV bytes of its own blocks.
 //
-// A device with memory of its own has a queue: submit() puts a step behind the running one, the
+// A device with memory of its own has a queue: submit() queues a step after the running one, the
 // device fills in pending tokens, and it starts the step before the host has seen the previous
 // results. If the host has work in a step (rows that it chooses, scores or embeds), the thread that
 // runs the step waits for it and the one before it; the step is then finished and must be retired
@@ -36,7 +36,7 @@
 
 namespace sluice {
 
-// A request that chooses a token behind its last token and behind each draft.
+// A request that samples a token after its last token and after each draft.
 struct SampledRequest {
   RequestId id;
   int32_t slot = 0;
@@ -47,8 +47,8 @@ struct SampledRequest {
   int32_t num_unsure = 0;         // drafts still in flight
   size_t first_row = 0;   // in the step's chosen rows, 1 + drafts.size() of them
   size_t num_tokens = 0;  // got, by its first rows; 0: its logits are invalid
-  // Hash of the bits of the row behind its prompt, as the model gave them; equal rows have equal
-  // hashes. 0: not wanted, another row, or a row that the host does not have.
+  // Hash of the bits of the logits row after its prompt, as the model computed them; equal rows
+  // have equal hashes. 0: not wanted, another row, or a row that the host does not have.
   uint64_t check = 0;
 
   [[nodiscard]] size_t num_rows() const { return 1 + drafts.size(); }
@@ -63,7 +63,7 @@ struct ScoredPrompt {
   bool is_finite = true;
 };
 
-// A token's state behind the model's last norm, or the logits of Options::label_tokens behind it.
+// A token's state after the model's last norm, or the logits of Options::label_tokens after it.
 struct EmbeddedRow {
   RequestId id;
   int32_t position = 0;
@@ -83,9 +83,9 @@ struct StepWork {
   std::vector<ScoredPrompt> prompts;     // in the order of the decision
   std::vector<EmbeddedRow> embedded;     // in the order of the decision
   std::vector<RequestId> pooled;         // requests that end with these rows, in the same order
-  std::vector<float> states;             // of `embedded`, behind each other
+  std::vector<float> states;             // of `embedded`, consecutive
   std::vector<SamplerInput> inputs;      // by chosen row, when it runs
-  bool follows = false;  // queued on the device behind a step that had not ended
+  bool follows = false;  // queued on the device after a step that had not ended
   bool is_done = false;
 
   // Results, set when is_done is.

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows whose tokens a device chooses: parameters are sent before the layers of a step, and results
-// are fetched behind them, so that the next step can be queued behind both. Used on the thread that
-// runs the steps.
+// Sampling on the device: parameters are sent before the layers of a step and results are fetched
+// after them, so that the next step can be queued after both. Used on the thread that runs the
+// steps.
 #pragma once
 
 #include <array>
@@ -40,7 +40,7 @@ class DeviceSampling {
   // Sends the rows of a step, at most max_rows; log-probabilities are stored here. The step before
   // the previous one must have been waited for.
   void send(uint64_t step, std::span<const kernels::SampleRow> rows);
-  // Samples them, behind the computation of their logits; completes the queued step.
+  // Samples them after their logits are computed; completes the queued step.
   void choose(const kernels::ExecContext& exec, uint64_t step);
   // Waits for the step; returns its rows with results, valid until send() of the second next step.
   std::span<const kernels::SampleRow> wait(uint64_t step);
@@ -72,8 +72,8 @@ class DeviceSampling {
 
   struct Times {
     std::unique_ptr<kernels::DeviceEvent> begun;   // before the first operator
-    std::unique_ptr<kernels::DeviceEvent> chosen;  // behind the last operator
-    std::unique_ptr<kernels::DeviceEvent> done;    // behind the copy of the results
+    std::unique_ptr<kernels::DeviceEvent> chosen;  // after the last operator
+    std::unique_ptr<kernels::DeviceEvent> done;    // after the copy of the results
   };
 
   DeviceSampling() = default;

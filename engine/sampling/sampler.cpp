@@ -182,8 +182,8 @@ void Sampler::run_on_host(const kernels::ExecContext& exec, std::span<const Samp
   }
 }
 
-// Chooses the tokens of `inputs`, the rows behind those in results_. Then reverts changes of logits
-// and computes the log-probabilities of the changed rows.
+// Chooses the tokens of `inputs`, whose rows follow those in results_. Then reverts changes of
+// logits and computes the log-probabilities of the changed rows.
 void Sampler::sample_some(const kernels::ExecContext& exec, std::span<const SamplerInput> inputs) {
   rows_.clear();
   for (size_t i = 0; i < inputs.size(); ++i) {

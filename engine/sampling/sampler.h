@@ -3,7 +3,7 @@
 //
 // Order of stages: mask (token_mask.h, what the grammar allows within it), bias and penalties
 // (logit_edits.h) -> top_k -> min_p -> top_p -> temperature and noise (kernels/sampling.h). Then
-// the verdict: end or stop token behind min_tokens others -> stop, max_tokens -> length.
+// the verdict: end or stop token after min_tokens others -> stop, max_tokens -> length.
 // Log-probabilities are those of the unmodified logits.
 #pragma once
 

@@ -70,7 +70,7 @@ class ForcedProposer final : public Proposer {
 
  private:
   struct Bound {
-    std::unique_ptr<GrammarState> state;  // at the known tokens, or behind them at the draft's
+    std::unique_ptr<GrammarState> state;  // after the known tokens, or after their draft
     size_t num_prompt_tokens = 0;
   };
 

@@ -12,7 +12,7 @@ namespace sluice {
 namespace {
 
 constexpr size_t kTokensACall = 4096;  // indexed before a guess, about 0.2 ms
-constexpr int32_t kLongMatch = 16;     // longer ones are no surer
+constexpr int32_t kLongMatch = 16;     // longer ones are not surer
 
 // Classes of agreement for confidence_bin().
 enum Agreement : int32_t { kOnlyOnce, kAgrees, kDisagrees };

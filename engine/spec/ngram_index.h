@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Index of the latest continuations of each run of n tokens in a growing text: a hash table with
 // O(n) work per token that is never rebuilt and compares the tokens themselves, so a hash collision
-// is no match. The caller owns the text and passes it to each call; its earlier part must not
+// is not a match. The caller owns the text and passes it to each call; its earlier part must not
 // change. 16 to 32 bytes a token.
 #pragma once
 
@@ -25,7 +25,7 @@ class NgramIndex {
   // Indexes at most `max_tokens` new tokens of the text. True: all of it is indexed.
   bool extend(std::span<const TokenId> text, size_t max_tokens);
 
-  // Positions of the tokens behind the latest and second latest earlier occurrence of the text's
+  // Positions of the tokens after the latest and second latest earlier occurrence of the text's
   // last n tokens; 0: none. The text must be completely indexed by extend().
   struct Match {
     uint32_t latest = 0;

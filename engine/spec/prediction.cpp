@@ -20,7 +20,7 @@ enum Agreement : int32_t { kNeverLost, kFoundAgain, kLost };
 struct Pair {
   TokenId first = 0;
   TokenId second = 0;
-  uint32_t next = 0;  // position behind the pair
+  uint32_t next = 0;  // position after the pair
 
   friend auto operator<=>(const Pair&, const Pair&) = default;
 };

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Guesses the answer that the client expects: follows it as long as the answer does, and after a
-// deviation resumes one token behind, as after a replaced token, or where the answer's last two
+// Drafts from the answer that the client expects: follows it as long as the answer does. After a
+// deviation it resumes one token later, as after a replaced token, or where the answer's last two
 // tokens occur in it.
 #pragma once
 

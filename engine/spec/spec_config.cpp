@@ -84,7 +84,7 @@ Expected<void> add_method(std::string_view method, SpecConfig& config) {
     return set_kind(SpecConfig::ModelKind::kEagle, config);
   } else if (method == "eagle3") {
     return set_kind(SpecConfig::ModelKind::kEagle3, config);
-  } else if (method == "mtp" || method.ends_with("_mtp")) {  // or behind a model's name
+  } else if (method == "mtp" || method.ends_with("_mtp")) {  // or after a model's name
     return set_kind(SpecConfig::ModelKind::kMtp, config);
   } else {
     return config_error("method " + shown(std::string(method)) +

@@ -30,7 +30,7 @@ struct SpecConfig {
     kDraftModel,  // a language model with the target's vocabulary
     kEagle,       // a layer on the input of the target's output layer
     kEagle3,      // a layer that reads the target's hidden states
-    kMtp,         // a module behind the target's layers, in the target's folder
+    kMtp,         // a module after the target's layers, in the target's folder
   };
   std::optional<ModelKind> model_kind;
   std::string model;                 // its file or folder; empty with kMtp: the target's

@@ -359,7 +359,7 @@ double SuffixTree::guess(uint64_t salt,
     for (const TokenId token : text.last(static_cast<size_t>(length))) {
       matches = matches && step(place, token);
     }
-    // The text itself, as the open sequence, is no match, and longer matches are none either.
+    // The text itself, as the open sequence, is not a match, and neither are longer ones.
     if (!matches || (place.in_leaf && place.where == end_position())) break;
     const auto most = std::min({rules.max_tokens,
                                 static_cast<int32_t>(rules.max_spec_factor * length),

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Counts each run of tokens in a set of sequences, and its continuations: a tree of all substrings
-// up to a depth. A node reached by a single suffix is a leaf that stands for the rest of that
+// up to a depth. A node reached by a single suffix is a leaf that represents the rest of that
 // suffix in the text, so a text without repetitions has about one node per token.
 //
 // Sequences are appended one after the other, token by token, each O(depth); the last one may be
@@ -79,7 +79,7 @@ class SuffixTree {
     int32_t first_child = kNone;
     int32_t next = kNone;  // sibling; for a free node the next free one
     int32_t previous = kNone;
-    uint32_t where = 0;  // leaf: position behind its token in its suffix's text
+    uint32_t where = 0;  // leaf: position after its token in its suffix's text
     bool is_leaf = false;
   };
 

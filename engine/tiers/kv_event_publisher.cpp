@@ -313,7 +313,7 @@ class ZmqPublisher final : public KvEventPublisher {
       send(std::make_shared<const KvEventBatch>(std::move(batch)));
     }
     if (num_dropped > 0) {
-      // A gap in the numbers tells subscribers.
+      // Subscribers see a gap in the numbers.
       next_number_ += static_cast<int64_t>(num_dropped);
       log_event(LogLevel::kWarning, "kv_events_dropped", "messages", num_dropped);
     }

@@ -163,7 +163,7 @@ bool PrefixStore::hold_preempted(const Request& request, Clock::time_point now) 
   return start(held, /*by_cost=*/preemption_mode_ == "auto", now);
 }
 
-// Requests the blocks behind the cached ones. False, with the request still in `held`: there are
+// Requests the blocks after the cached ones. False, with the request still in `held`: there are
 // none, or computing them is faster.
 bool PrefixStore::start(Held& held, bool by_cost, Clock::time_point now) {
   const NewRequest& request = held.request;
@@ -362,7 +362,7 @@ void PrefixStore::save(const SchedulerOutput& output,
     const Request& request = *scheduler.find(row.id);
     tokens_ = request.tokens;
     tokens_.insert(tokens_.end(), chosen.begin(), chosen.begin() + num_right);
-    // The previous step failed, and this one continued behind a missing token.
+    // The previous step failed, and this one continued after a missing token.
     if (static_cast<size_t>(end) > tokens_.size()) continue;
     save_blocks(request, end / block_size_);
   }

@@ -121,7 +121,7 @@ class PrefixStore {
     bool is_released = false;
     Clock::time_point last_progress;
     Clock::time_point deadline;    // regardless of progress
-    std::vector<Arrival> arrived;  // blocks behind a gap wait
+    std::vector<Arrival> arrived;  // blocks after a gap wait
   };
 
   PrefixStore(int32_t block_size,

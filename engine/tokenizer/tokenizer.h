@@ -73,7 +73,7 @@ class Tokenizer {
                       SpecialText special,
                       std::vector<TokenId>& out) const = 0;
 
-  // Encodes like kParse, but finds control tokens only where they lie entirely outside
+  // Encodes like kParse, but finds control tokens only where they are entirely outside
   // `literal_ranges` (ascending, disjoint): user text inside a rendered template. The text is
   // tokenized as a whole, so ids at the borders are those of the whole string.
   virtual void encode_marked(std::string_view text,
@@ -92,7 +92,7 @@ class Tokenizer {
   [[nodiscard]] virtual TokenId bos() const = 0;   // kInvalidToken: none
   [[nodiscard]] virtual bool add_bos() const = 0;  // completions start with it
 
-  // Tokens before a text to which special tokens are added; suffix_tokens() gives those behind it.
+  // Tokens before a text to which special tokens are added; suffix_tokens() returns those after it.
   [[nodiscard]] virtual std::vector<TokenId> prefix_tokens() const {
     return add_bos() && bos() != kInvalidToken ? std::vector<TokenId>{bos()}
                                                : std::vector<TokenId>();

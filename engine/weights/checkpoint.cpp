@@ -67,7 +67,7 @@ uint64_t layer_of(std::string_view name) {
   return number ? std::stoull(*number) : 0;
 }
 
-// GGUF counts modules behind the layers, which guess further tokens, as layers. Takes them from the
+// GGUF counts modules after the layers, which guess further tokens, as layers. Takes them from the
 // count and from lists by layer, and returns it, or the largest number if no module is stated.
 uint64_t take_next_token_layers(Metadata& metadata) {
   const Expected<uint64_t> modules = metadata.get_uint_or("nextn_predict_layers", 0);

@@ -36,7 +36,7 @@ struct CheckpointText {
 // kDummy: random weights of the requested shapes; only config.json is read.
 enum class LoadFormat : uint8_t { kAuto, kDummy };
 
-// The part of a folder that is read: the model, or, as a model of one layer, the module behind its
+// The part of a folder that is read: the model, or, as a model of one layer, the module after its
 // layers that guesses one further token (MTP).
 enum class CheckpointPart : uint8_t { kModel, kNextToken };
 

@@ -36,7 +36,7 @@ struct Arguments {
   bool has_group_index = false;  // weight_g_idx says each column's group
 };
 
-// Returns whether columns of one group may lie apart; "weight" only orders the work, and the stored
+// Returns whether columns of one group may be apart; "weight" only orders the work, and the stored
 // columns keep their usual order.
 Expected<bool> read_order(JsonFields& fields) {
   constexpr std::string_view kOrders[] = {"group", "dynamic", "weight", "static"};

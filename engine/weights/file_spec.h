@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the files of one family of models call things, and what they leave unsaid. A family's file
 // in engine/models has it as data; the readers here and the writers in engine/quantize interpret
-// it, so that none of them asks for a model's name.
+// it, and never test a model's name.
 #pragma once
 
 #include <cstdint>

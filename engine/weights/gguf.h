@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // GGUF v2 and v3, mapped read-only and checked completely at open: every count is compared with the
 // bytes that remain before anything is allocated for it, every product and sum is checked, tensors
-// lie inside the file, aligned, not overlapping, and names are unique. Opening allocates the tables
+// are inside the file, aligned, not overlapping, and names are unique. Opening allocates the tables
 // of keys and tensors (at most 65536 each) and nothing in proportion to any other number in the
 // file.
 #pragma once

@@ -11,7 +11,7 @@
 namespace sluice {
 
 // Determines the windowed layers from their types, or from where windows begin. `may_go_on`: types
-// of modules behind the layers may follow.
+// of modules after the layers may follow.
 void take_layer_types(const nlohmann::json& config, bool may_go_on, Metadata& metadata);
 
 // Determines the layers with experts from their types, or from their numbers.

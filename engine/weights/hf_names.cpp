@@ -179,7 +179,7 @@ bool is_next_token_name(std::string_view stored, uint64_t num_layers) {
   return layer && std::stoull(*layer) >= num_layers;
 }
 
-// Modules are layers behind the last one (DeepSeek-V3, GLM-4.5), "mtp_layers" (MiMo) or "mtp"
+// Modules are layers after the last one (DeepSeek-V3, GLM-4.5), "mtp_layers" (MiMo) or "mtp"
 // (Qwen3-Next).
 std::optional<std::string> next_token_name(std::string_view stored, uint64_t num_layers) {
   if (!is_next_token_name(stored, num_layers)) return std::nullopt;

@@ -11,7 +11,8 @@
 
 namespace sluice {
 
-// Whether a tensor of an encoder's file is none of its own: what trained it, or a constant.
+// Whether a tensor in an encoder's file is not part of the encoder: used in training only, or a
+// constant.
 bool is_beside_encoder(std::string_view stored);
 
 // Returns our name, GGUF's of most families, of a tensor that a directory of this family stores, as
@@ -26,7 +27,7 @@ std::optional<std::string> hf_name(std::string_view ours, const FileSpec& spec);
 std::string name_of_gguf(std::string_view stored, const FileSpec* spec);
 std::string name_in_gguf(std::string_view ours, const FileSpec* spec);
 
-// Whether the tensor belongs to a module that guesses further tokens (MTP), stored behind the
+// Whether the tensor belongs to a module that guesses further tokens (MTP), stored after the
 // model's layers in published checkpoints; transformers leaves these out as well.
 bool is_next_token_name(std::string_view stored, uint64_t num_layers);
 
@@ -39,7 +40,8 @@ std::optional<std::string> next_token_name(std::string_view stored, uint64_t num
 // Returns a stored name without a multimodal model's prefix for its text model.
 std::string_view without_prefix(std::string_view name);
 
-// Takes a number and the dot behind it off the start of `text`; none: it starts with no number.
+// Removes a number and the dot after it from the start of `text`; nullopt: it starts with no
+// number.
 std::optional<std::string> take_number(std::string_view& text);
 
 }  // namespace sluice

@@ -50,7 +50,7 @@ class MappedFile {
 };
 
 // Advise the kernel on memory, usually a part of a mapping: it will be read soon; or it was read
-// for the last time, so that its pages go first when memory is short.
+// for the last time, so that its pages are evicted first when memory is short.
 void advise_needed(std::span<const std::byte> bytes);
 void advise_read(std::span<const std::byte> bytes);
 

@@ -8,8 +8,8 @@
 
 namespace sluice {
 
-// Called by each reader behind its own fields, which it alone judges, and before no_more().
-// kUnsupported: a field of the list that does change something at its value.
+// Called by each reader after its own fields, which it alone judges, and before no_more().
+// kUnsupported: a field of the list has a value that changes the model.
 Expected<void> take_neutral_fields(JsonFields& fields);
 
 }  // namespace sluice

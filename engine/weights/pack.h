@@ -58,8 +58,8 @@ Expected<uint64_t> pack_checked(const std::string& where,
                                 const MatrixPart& part = {});
 
 // Packs n rows of a matrix of codes from `first_row` on, hashing all that determines their weights.
-// Calls warn_of_magnitude() for one row in 16. With kRows the scales behind
-// the rows are left out: plain_row_scales().
+// Calls warn_of_magnitude() for one row in 16. With kRows the scales after the rows are left out:
+// plain_row_scales().
 Expected<uint64_t> pack_checked(const std::string& where,
                                 const CodedMatrix& matrix,
                                 int64_t first_row,
@@ -67,7 +67,7 @@ Expected<uint64_t> pack_checked(const std::string& where,
                                 std::byte* dst,
                                 const MatrixPart& part = {});
 
-// Returns the scales of n rows that a device reads behind the rows, [n][matrix_row_scales]; empty
+// Returns the scales of n rows that a device reads after the rows, [n][matrix_row_scales]; empty
 // for formats without such scales.
 std::vector<float> plain_row_scales(const CodedMatrix& matrix, int64_t first_row, int64_t n);
 

@@ -68,7 +68,7 @@ std::string packed_cache_path(const std::string& folder,
 // Whether later changes of the checkpoint's files would show in the key.
 bool is_settled(const Checkpoint& checkpoint);
 
-// The parts of a file whose header is right. `hashes` and `checksums` may lie at any address.
+// The parts of a file whose header is right. `hashes` and `checksums` may be at any address.
 struct PackedParts {
   std::span<const std::byte> hashes;
   std::span<const std::byte> checksums;
@@ -106,9 +106,9 @@ struct PackedContents {
 
 // Any thread. The file appears complete or not at all; of several concurrent writers one succeeds.
 // kUnavailable: another process writes it, or `stop` was set. Creates the folder if missing, and
-// makes room in it, as moved or removed models leave files behind: the least recently used go until
-// all are at most max_folder_bytes. A process that has mapped one keeps its bytes; files of other
-// kinds stay. kResourceExhausted: this file alone is larger.
+// removes the least recently used files until all are at most max_folder_bytes, because moved or
+// removed models leave theirs. A process that has mapped one keeps its bytes; files of other kinds
+// stay. kResourceExhausted: this file alone is larger.
 Expected<void> write_packed_cache(const std::string& path,
                                   const PackedContents& contents,
                                   const std::atomic<bool>& stop);

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Layers that a model has behind its pooling: the Dense modules of sentence-transformers, their
+// Layers that a model applies after its pooling: the Dense modules of sentence-transformers, their
 // tensors in a GGUF file, and a classifier's head where scores are of a pooled vector. Read once,
 // while loading.
 #pragma once
@@ -39,7 +39,7 @@ Expected<std::vector<PooledLayer>> read_dense_tensors(const Checkpoint& checkpoi
 // A model without such a norm or output has none.
 Expected<std::vector<PooledLayer>> read_scoring_head(const Checkpoint& checkpoint);
 
-// Reads the layer behind each token of ColBERT, cls.tokens; a model without it has none.
+// Reads the layer applied to each token of ColBERT, cls.tokens; a model without it has none.
 Expected<std::vector<PooledLayer>> read_token_layer(const Checkpoint& checkpoint);
 
 // kDataLoss unless each layer takes what the one before gives, the first one `width` elements.

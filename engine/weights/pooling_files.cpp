@@ -260,7 +260,7 @@ struct Source {
   Modules modules;
   std::optional<PoolingType> type;
   bool is_rank = false;
-  std::vector<PooledLayer> head;  // of a classifier, where it is behind the pooling
+  std::vector<PooledLayer> head;  // of a classifier, where it follows the pooling
 };
 
 // Puts --hf-overrides over what config.json says.
@@ -328,7 +328,7 @@ void apply_pooling_flag(const Config& config, Source& source) {
   if (config.pooling == "last") source.type = PoolingType::kLast;
 }
 
-// Finds a classifier's head behind the pooling, and what config.json says of it.
+// Finds a classifier's head after the pooling, and what config.json specifies for it.
 Expected<void> find_scoring_head(const Checkpoint& checkpoint,
                                  Source& source,
                                  PooledModel& model) {

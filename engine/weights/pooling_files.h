@@ -23,12 +23,12 @@ struct PooledModel {
   int32_t hidden = 0;         // width of its states
   int32_t num_labels = 0;     // of its own layer that scores; 0: it has none
   int32_t max_model_len = 0;  // tokens
-  bool is_encoder = false;    // each token sees those behind it too
+  bool is_encoder = false;    // each token sees later ones too
   bool lacks_output = false;  // it cannot choose tokens
   bool has_segments = false;  // see PoolingInfo
 };
 
-// How a model pools, and what comes behind it.
+// How a model pools, and the layers after that.
 struct Pooling {
   PoolingInfo info;
   std::vector<PooledLayer> layers;  // in order, before a vector is cut and normalized

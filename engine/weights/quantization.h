@@ -18,7 +18,7 @@
 
 namespace sluice {
 
-// Names of a quantized layer's tensors, behind the layer's name; empty: it has none.
+// Suffixes of the names of a quantized layer's tensors; empty: it has no such tensor.
 struct SchemeNames {
   std::string_view codes;
   std::string_view scales;
@@ -39,7 +39,7 @@ struct LayerScheme {
   bool operator==(const LayerScheme&) const = default;
 };
 
-// A row of the table; groups, zero points and inputs come from the configuration.
+// A row of the table; groups, zero points and inputs are read from the configuration.
 enum class SchemeKind : uint8_t {
   kInt8,
   kFp8,

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Collects the tensors of quantized layers, which may lie in several files, and makes them matrices
+// Collects the tensors of quantized layers, which may be in several files, and makes them matrices
 // of codes.
 #pragma once
 
@@ -41,7 +41,7 @@ class QuantizedLayers {
 
   struct Layer {
     const LayerScheme* scheme = nullptr;
-    std::map<std::string, Part, std::less<>> parts;  // by the name behind the layer's
+    std::map<std::string, Part, std::less<>> parts;  // by the suffix after the layer's name
   };
 
   static Expected<QuantizedLayer> join_one(const std::string& name, const Layer& layer);

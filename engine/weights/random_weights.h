@@ -54,7 +54,7 @@ class RandomTile {
   void pack(std::byte* to) const;
   void copy_rows(std::byte* to) const;
 
-  // The scales that a device reads behind `n` rows.
+  // The scales that a device reads after `n` rows.
   [[nodiscard]] std::vector<float> row_scales(int64_t n) const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Parses safetensors: an 8-byte length, a JSON header, then the tensors' bytes. Everything is
-// checked before use: the header lies inside the file, offsets inside the data, every tensor of a
+// checked before use: the header is inside the file, offsets inside the data, every tensor of a
 // supported type and shape has exactly the bytes of both, none overlap, names are unique.
 #pragma once
 
@@ -27,8 +27,8 @@ struct SafetensorsTensor {
   std::optional<Error> unreadable = {};
 };
 
-// kDataLoss with one line "file: field: found X, expected Y". An unsupported tensor is no error of
-// the file, as it may be unused: see SafetensorsTensor::unreadable.
+// kDataLoss with one line "file: field: found X, expected Y". An unsupported tensor is not an error
+// of the file, as it may be unused: see SafetensorsTensor::unreadable.
 Expected<std::vector<SafetensorsTensor>> parse_safetensors(std::span<const std::byte> file,
                                                            const std::string& file_name);
 

@@ -177,7 +177,7 @@ Expected<void> read_merges(const GgufFile& file, Vocabulary& vocabulary) {
 }
 
 // Reads an id; one that no token has counts as absent: converters write -1 or its 32 bits for
-// "none". `is_written`: the token stands before or behind every text and must exist.
+// "none". `is_written`: the token begins or ends every text and must exist.
 Expected<TokenId> read_id(const GgufFile& file,
                           std::string_view key,
                           size_t num_tokens,
@@ -201,7 +201,7 @@ Expected<TokenId> read_id(const GgufFile& file,
 constexpr std::string_view kBeginKey = "tokenizer.ggml.bos_token_id";
 constexpr std::string_view kEndKey = "tokenizer.ggml.eos_token_id";
 
-// BERT's texts stand between tokens with keys of their own, where a file has these.
+// BERT encloses texts in tokens with keys of their own, if a file has these.
 std::string_view id_key(const GgufFile& file,
                         bool is_bert,
                         std::string_view own,

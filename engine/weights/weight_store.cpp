@@ -53,7 +53,7 @@ int64_t rows_of(const MatrixShare& share, int64_t n) {
   return share.num_rows == 0 ? n : share.num_rows;
 }
 
-// Bytes of `num_rows` rows, in whole tiles or without what lies behind the rows.
+// Bytes of `num_rows` rows, in whole tiles or without what is stored after the rows.
 int64_t bytes_of_rows(WeightFormat format, MatrixForm form, int64_t num_rows, int64_t columns) {
   return form == MatrixForm::kRows
              ? num_rows * matrix_row_stride(format, columns)
@@ -398,7 +398,7 @@ Expected<uint64_t> WeightStore::store_share(const CheckpointTensor& tensor,
   return hash;
 }
 
-// Uploads the scales of all columns behind the rows of a matrix that has such scales.
+// Uploads the scales of all columns after the rows of a matrix that has such scales.
 void WeightStore::upload_scales(const PackedWeight& weight,
                                 std::vector<float> scales,
                                 std::byte* dst) {

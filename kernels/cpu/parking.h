@@ -1,10 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 // How the threads of a pool wait for each other: who reads and writes which word in which order, so
-// that nobody parks behind the last wake. Templates, because a test runs them with words of its own
-// in every interleaving (tests/kernels/parking_test.cpp). All operations without an order are
+// that no thread parks after the last wake. Templates, because a test runs them with words of its
+// own in every interleaving (tests/kernels/parking_test.cpp). All operations without an order are
 // sequentially consistent: each side writes its own word before it reads the other's.
 //
-// `Futex` has wait(word, expected), which returns at once if the word is another, and else after a
+// `Futex` has wait(word, expected), which returns at once if the word differs, and else after a
 // wake or for no reason, and wake_all(word).
 #pragma once
 

@@ -25,7 +25,7 @@ struct ListMemory {
   static constexpr int kTileBytes = kDim * kAttentionTile * Cache::kBytes;
   // With a stage for each tile of a partition, a warp waits for its own tile alone, whose phase is
   // then the next one. With fewer stages every warp follows every tile: a wait for a phase's parity
-  // passes at once when the stage is two phases behind.
+  // passes at once when the stage lags by two phases.
   static constexpr bool kOwnStages = kTileBytes <= 16 * 1024;
   static constexpr int kKeyStages = kOwnStages ? kListWarps : 3;
   static constexpr int kValueStages = !kOwnStages ? 3 : kTileBytes <= 8 * 1024 ? 8 : 4;

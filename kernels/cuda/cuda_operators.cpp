@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators by the launchers of launch.h. Steps that follow an operator go on the stream behind
-// it. What kernels cannot do was refused when the model was loaded (check_activations).
+// The operators by the launchers of launch.h. Steps that follow an operator are queued on the
+// stream after it. What kernels cannot do was refused when the model was loaded
+// (check_activations).
 #include "kernels/cuda/cuda_operators.h"
 
 #include <algorithm>

@@ -165,7 +165,7 @@ __device__ __forceinline__ void issue_steps(const Ring<kTokens, kStages>& ring,
   gpu::ptx::wgmma_commit();
 }
 
-// issue_steps() for a chunk's first `groups`; groups behind them belong to another segment.
+// issue_steps() for a chunk's first `groups`; later groups belong to another segment.
 template <typename Format, int kTokens, int kStages, int kWords>
 __device__ __forceinline__ void issue_chunk(const Ring<kTokens, kStages>& ring,
                                             int stage,

@@ -20,7 +20,7 @@ namespace {
 
 namespace ptx = gpu::ptx;
 
-// Code for GPUs without wgmma uses none of what is marked as maybe unused here.
+// Code for GPUs without wgmma does not use what is marked as maybe unused here.
 [[maybe_unused]] constexpr int kWeightCopier = kConsumers;  // index of the thread
 [[maybe_unused]] constexpr int kXCopier = kConsumers + 32;
 constexpr int kThreads = kConsumers + 64;

@@ -38,7 +38,7 @@ constexpr int kStorers = kConsumers + 32;  // the first one; the copying thread'
 template <typename Format>
 inline constexpr int kStorerRows = (kTokens<Format> + kStoringWarps - 1) / kStoringWarps;
 constexpr int kThreads = kStorers + 32 * kStoringWarps;
-// Code for GPUs without wgmma uses none of what is marked as maybe unused here.
+// Code for GPUs without wgmma does not use what is marked as maybe unused here.
 [[maybe_unused]] constexpr int kConsumerRegisters = 224;
 [[maybe_unused]] constexpr int kOtherRegisters = 56;
 constexpr int kHalf = kSegments / 2;

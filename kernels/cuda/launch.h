@@ -230,8 +230,8 @@ inline void launch_linear_int8(Stream stream, const LinearInt8Args& args) {
 }
 
 // FP8 layers, kE4M3Channel times kE4M3Token and kE4M3Block times kE4M3Group, on Hopper alone: by
-// wgmma, as mma.sync of FP8 is another function there. Segments, their fold and shares of them are
-// those of kernels/gemm.h; the value of a segment is not the CPU's:
+// wgmma, because mma.sync of FP8 computes a different function there. Segments, their fold and
+// shares of them are those of kernels/gemm.h; the value of a segment is not the CPU's:
 // - Its groups of 32 are cut into runs of at most four: with kE4M3Token from its first group on,
 //   with kE4M3Group at the multiples of 128 along absolute k, so that a run has one pair of scales.
 // - p, a run's sum, is the tensor core's chain from 0 over its groups in order, a step each (what a

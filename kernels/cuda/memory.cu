@@ -225,7 +225,7 @@ OwnLoans& own_loans() {
   return *loans;
 }
 
-// Returns how much of an allocation is at `data` and behind it; nothing: CUDA does not say.
+// Returns the bytes of an allocation from `data` on; nullopt: CUDA does not report it.
 std::optional<uint64_t> allocated_at(const std::byte* data) {
   void* entry = nullptr;
   cudaDriverEntryPointQueryResult found = cudaDriverEntryPointSymbolNotFound;

@@ -21,8 +21,8 @@ struct OpenedDevice {
 // Opens GPU `number` of those that CUDA shows this process, from 0 on. kUnsupported: this build has
 // no CUDA backend, or this machine has no driver or no GPU. kUnavailable: there are not so many
 // GPUs, the driver is older than this build's CUDA, the kernels are not compiled for this GPU, or
-// the GPU is another process's or has no free memory. The message says which. The first call of a
-// process must come before the process has threads that read the environment.
+// the GPU is used by a process that excludes others or has no free memory. The message names the
+// cause. The first call must be made before the process has threads that read the environment.
 Expected<OpenedDevice> open_device(int number);
 
 // Lets kernels that share out their work count on no more than these blocks at once, as the shim of

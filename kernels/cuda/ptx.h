@@ -99,9 +99,9 @@ __device__ __forceinline__ void mbar_arrive_expect_tx(Mbarrier* barrier, uint32_
 }
 
 // Arrives at the barrier at peer_address; mbar_wait_cluster waits for such arrivals. They order
-// copies to shared memory behind what wgmma has read there, and no data of the threads: scope
-// .cluster, which would order that too, costs a fence of the device for each arrival and L1's
-// contents for each wait. CUTLASS's cluster barriers have the block's scope as well.
+// copies to shared memory after wgmma's reads there, and no data of the threads: scope .cluster,
+// which would order that too, costs a fence of the device for each arrival and L1's contents for
+// each wait. CUTLASS's cluster barriers have the block's scope as well.
 __device__ __forceinline__ void mbar_arrive_peer(uint32_t address) {
   asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address) : "memory");
 }

@@ -131,8 +131,8 @@ __device__ __forceinline__ Rotation rotation_of(const RopeWork& work, int64_t to
   return rotation;
 }
 
-// Rotates a head that the warp's lanes have written to `staged`. The caller has met the lanes
-// since; they meet again behind it.
+// Rotates a head that the warp's lanes have written to `staged`. The caller has synchronized the
+// warp since; it is synchronized again at the end.
 __device__ __forceinline__ void rotate(float* staged, const RopeRows& rows, const Rotation& by) {
   const bool halves = rows.style == RopeStyle::kHalves;
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
@@ -150,7 +150,7 @@ __device__ __forceinline__ void rotate(float* staged, const RopeRows& rows, cons
   __syncwarp();
 }
 
-// Norms a rotated head by its warp, whose lanes meet behind it. `factor`: the warp's, shared.
+// Norms a rotated head by its warp, which is synchronized at the end. `factor`: the warp's, shared.
 __device__ __forceinline__ void norm_head(
     float* staged, int32_t n, const float* weight, float eps, float* factor) {
   const auto lane = static_cast<int>(threadIdx.x % 32);

@@ -268,8 +268,8 @@ __device__ __forceinline__ int32_t warps_of_block() {
   return static_cast<int32_t>(blockDim.x) / 32;
 }
 
-// Gives every thread of the block the largest of their values, none of which may be negative. A
-// kernel calls it once.
+// Returns the largest of the values of a block's threads to each of them; no value may be negative.
+// A kernel calls it once.
 __device__ __forceinline__ int32_t largest_of_block(int32_t value) {
   GPU_SHARED(int32_t, largest_by_warp, kMostWarps);
   const auto mine =

@@ -2,8 +2,8 @@
 // A tier of KV blocks in files of a folder, which outlive a restart. File names are
 // `<key>-<parent's key>.kv` (kv_file.h).
 //
-// A file is written under another name and renamed, so that nobody reads half of one; it is not
-// synced, so a crash of the machine may leave a part, which the checksum detects. A file that is
+// A file is written under another name and renamed, so that no reader sees half of it. It is not
+// synced: a crash of the machine may leave a part, which the checksum detects. A file that is
 // truncated, corrupt or another block's counts as absent, with one line in the log. Several
 // processes may share a folder: equal names have equal contents.
 #pragma once

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A tier of KV blocks in host memory, for blocks that the cache has lost: useful where the cache is
 // an accelerator's, or smaller than the machine allows. Each block has a checksum, checked when it
-// comes back; a block that does not match counts as absent, with one line in the log.
+// is read back; a block that does not match counts as absent, with one line in the log.
 #pragma once
 
 #include <functional>

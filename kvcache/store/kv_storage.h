@@ -2,7 +2,7 @@
 // The bytes of the KV cache: one allocation, carved into the planes of each layer (kv_group.h).
 // Block ids come from the manager. The order is layer by layer, plane by plane [block][head]; the
 // planes of attention are K, then V. A head's part of a block is its codes or floats and, where the
-// dtype has them, the block's scales behind them; each plane of a layer is padded to 64 bytes. For
+// dtype has them, then the block's scales; each plane of a layer is padded to 64 bytes. For
 // the bytes inside a head see kernels/attention.h, KvLayerView.
 #pragma once
 
@@ -46,7 +46,7 @@ class KvStorage {
   [[nodiscard]] std::vector<KvPlaneView> planes(int32_t group, int32_t layer) const;
 
   // Lets the system give the next piece of memory, about one huge page of one plane, ahead of its
-  // first use, if fewer than `ahead` bytes of the group behind `num_filled` blocks are there. Host
+  // first use, if fewer than `ahead` bytes of the group after `num_filled` blocks are backed. Host
   // memory only; contents stay. False: there is enough, or the system does not know how.
   bool back_ahead(int32_t group, int32_t num_filled, int64_t ahead);
 

@@ -38,7 +38,7 @@ void TierIndex::erase(const KvKey& key) {
 
 std::optional<TierIndex::Name> TierIndex::evict() {
   if (size() <= max_entries_) return std::nullopt;
-  // Names come from outside and may follow each other in a circle: then any entry may go.
+  // Names are external input and may form a cycle: then any entry may be evicted.
   const KvKey key = leaves_.empty() ? entries_.begin()->first : leaves_.begin()->second;
   const Name name{key, entries_.at(key).parent};
   erase(key);

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The KV blocks that lie in a tier below the cache, and which of them goes when it is full: the
-// least recently used block that no other block there follows, so that a prefix is lost from its
-// end. Names only, no bytes, clocks or threads; one thread.
+// The KV blocks of a tier below the cache, and the eviction order when it is full: the least
+// recently used block that no other block there follows, so that a prefix is lost from its end.
+// Names only, no bytes, clocks or threads; one thread.
 #pragma once
 
 #include <cstdint>
@@ -32,7 +32,7 @@ class TierIndex {
   void touch(const KvKey& key);
   // Removes a block that was lost or found broken. Unknown keys are ignored.
   void erase(const KvKey& key);
-  // Removes and returns the next block to go, if there are more entries than max_entries.
+  // Removes and returns the next block to evict, if there are more entries than max_entries.
   std::optional<Name> evict();
 
   [[nodiscard]] int64_t size() const { return static_cast<int64_t>(entries_.size()); }

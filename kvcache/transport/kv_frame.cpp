@@ -100,7 +100,8 @@ Expected<KvFrame> decode_kv_frame(std::span<const std::byte, kKvFrameBytes> byte
   uint64_t sum = 0;
   read(sum);
   if (sum != kernels::kv_checksum(bytes.first<kSumAt>())) return refuse("wrong sum of a header");
-  // The version is checked after the sum: a wrong one is another program, not a flipped bit.
+  // The version is checked after the sum: a wrong one then means a different program, not a flipped
+  // bit.
   if (version != kVersion) {
     return make_error(
         ErrorCode::kDataLoss,

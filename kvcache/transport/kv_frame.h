@@ -36,7 +36,7 @@ enum class KvFrameKind : uint16_t {
   // Kinds between devices alone (transport_device.h).
   kReady = 5,  // the receiver's end of the connection's link is there
   kRead = 6,   // the receiver has read the payload of the sender's frame with this sequence
-  kKept = 7,   // the sender's answer to kRead: nobody had written there meanwhile
+  kKept = 7,   // the sender's answer to kRead: the payload was unchanged until then
 };
 
 struct KvFrame {

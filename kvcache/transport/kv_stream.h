@@ -17,7 +17,7 @@ struct iovec;
 
 namespace sluice {
 
-// All calls come from the transport's thread.
+// All calls are made on the transport's thread.
 class KvStream {
  public:
   virtual ~KvStream() = default;  // closes it
@@ -30,7 +30,8 @@ class KvStream {
   // Also adds the bytes to `sum` if it is not null.
   virtual std::optional<size_t> read(std::span<std::byte> out, kernels::KvChecksum* sum) = 0;
 
-  // A sender's: the peer reads the end behind what was written; its own writes are still read.
+  // Sender: shuts down writing. The peer reads the end after what was written; its writes are still
+  // read.
   virtual void finish() {}
 
   enum class Copied : uint8_t {
@@ -40,8 +41,8 @@ class KvStream {
     kEnded,   // the stream has ended
   };
 
-  // Writes a payload behind room for a header, and sums it; end_copy() then writes the header and
-  // sends both. Only streams that can sum a payload while copying it override this.
+  // Writes a payload after space reserved for a header, and sums it; end_copy() then writes the
+  // header and sends both. Only streams that can sum a payload while copying it override this.
   virtual Copied copy(size_t /*header_bytes*/,
                       std::span<const std::span<const std::byte>> /*payload*/,
                       kernels::KvChecksum& /*sum*/) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The name that two workers use for the KV of one prompt that goes from one to the other.
+// The name that two workers use for the transfer of one prompt's KV.
 #pragma once
 
 #include <array>

@@ -1,24 +1,24 @@
 // SPDX-License-Identifier: Apache-2.0
 // Moves bytes of KV from one worker's memory into another's: the interface of TCP, shared memory
-// and other transports (transport_registry.cpp). Nothing above kvcache/ knows which one it is.
+// and other transports (transport_registry.cpp). Nothing above kvcache/ depends on which one it is.
 //
-// Payloads and slots are memory of the host, or of a device where moves_device_memory() says so.
+// Payloads and slots are host memory, or device memory if moves_device_memory().
 //
-// A session is one direction between two workers: the receiver dials, the sender accepts peers that
-// know the session's token, which both were told on the control channel. Payloads land in slots,
-// pieces of the receiver's memory outside of the paged cache, and are checked there: the header
-// against the layout and against what was posted, the payload against its sum, in memory that the
-// sender cannot reach any more. A frame for a slot that is not posted under its transfer, attempt
-// and generation is read, discarded and counted.
+// A session is one direction between two workers: the receiver connects, and the sender accepts
+// peers that present the session's token, which both received on the control channel. Payloads land
+// in slots, pieces of the receiver's memory outside of the paged cache, and are checked there: the
+// header against the layout and against what was posted, the payload against its sum, in memory
+// that the sender can no longer write. A frame for a slot that is not posted under its transfer,
+// attempt and generation is read, discarded and counted.
 //
-// Connections come and go inside a session: one that is lost, or whose peer sends what no peer
-// sends, is closed and dialled again a little later. Frames in transit on it may be lost. A
-// transport never reports that a peer is dead, which is the control channel's task, and has no
-// timer that ends a transfer.
+// A session outlives its connections: one that is lost, or whose peer violates the protocol, is
+// closed and made again a little later. Frames in transit on it may be lost. A transport never
+// reports that a peer is dead, which is the control channel's task, and has no timer that ends a
+// transfer.
 //
-// All calls come from the owner's thread (the engine's), and none of them waits. One thread of the
-// transport's own moves bytes. Slots and payloads that a call was given belong to that thread
-// until the completion that says otherwise.
+// All calls are made on the owner's thread (the engine's), and no call waits. One thread of the
+// transport's own moves bytes. That thread owns the slots and payloads passed to a call until the
+// completion that returns them.
 #pragma once
 
 #include <chrono>
@@ -44,13 +44,13 @@ using KvSession = uint64_t;
 struct KvSessionOptions {
   KvSession session = 0;
   KvSessionToken token = {};
-  // The sender's address as told on the control channel (KvTransport::address()): this side dials
-  // and receives. Empty: this side is the sender, which waits to be dialled.
+  // The sender's address as received on the control channel (KvTransport::address()): this side
+  // connects and receives. Empty: this side is the sender, which accepts.
   std::string address;
   uint64_t own_epoch = 0;
   uint64_t peer_epoch = 0;  // frames of another epoch close their connection
   KvFrameLayout layout;
-  // Sender, of a kind whose peers read payloads where they lie: the allocation, from its first byte
+  // Sender, of a kind whose peers read payloads in place: the allocation, from its first byte
   // on, that has all payloads of the session.
   std::span<const std::byte> payloads;
 };
@@ -115,7 +115,7 @@ class KvTransport {
   [[nodiscard]] virtual bool is_address(std::string_view address) const = 0;
 
   // Fails with kInvalidArgument: not an address of this transport, an empty layout, or a session or
-  // token that is in use. A peer that cannot be reached is no error: dialling goes on.
+  // token that is in use. An unreachable peer is not an error: connecting is retried.
   virtual Expected<void> open(const KvSessionOptions& options) = 0;
 
   // Receiver: posts a slot, in place of an earlier post of it. False: too many slots are posted, or

@@ -35,7 +35,7 @@ class KvTransports {
   [[nodiscard]] bool post(KvSession session, const KvLanding& landing);
   [[nodiscard]] bool send(KvSession session, const KvFrame& frame, KvPayload payload);
   void abort(KvSession session, const KvTransferRef& ref);
-  // Closes the session of each transport that has it; kClosed comes once.
+  // Closes the session of each transport that has it; kClosed is reported once.
   void close(KvSession session);
   void poll(std::vector<KvCompletion>& out);
   [[nodiscard]] KvTransportCounts counts() const;

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Carries bytes from one process to another through memory that both map: one writes, one reads.
-// The reader makes the memory, whose size nobody can change afterwards. Neither side trusts the
-// other: each keeps its position privately, checks the other's each time, and copies bytes out
-// before it looks at them.
+// The reader creates the memory, whose size is then fixed. Neither side trusts the other: each
+// keeps its position privately, validates the other's at each use, and copies bytes out before it
+// reads them.
 #pragma once
 
 #include <atomic>
@@ -37,8 +37,8 @@ class ShmRing {
   // Also adds what was copied out to `sum` if it is not null.
   std::optional<size_t> read(std::span<std::byte> out, kernels::KvChecksum* sum, bool& wakes_other);
 
-  // Writes `parts` behind room for `front_bytes`, which depend on the sum of `parts`: all, or
-  // false where there is no room now. The reader sees nothing before publish() writes the front.
+  // Writes `parts` after space reserved for `front_bytes`, which depend on the sum of `parts`: all,
+  // or false if there is no room now. The reader sees nothing before publish() writes the front.
   std::optional<bool> copy(size_t front_bytes,
                            std::span<const std::span<const std::byte>> parts,
                            kernels::KvChecksum& sum);
@@ -61,7 +61,7 @@ class ShmRing {
   const uint64_t bytes_;
   Shared& shared_;
   uint64_t position_ = 0;  // bytes written, or read, so far
-  uint64_t copied_ = 0;    // bytes behind it, written by copy()
+  uint64_t copied_ = 0;    // bytes after it, written by copy()
 };
 
 }  // namespace sluice

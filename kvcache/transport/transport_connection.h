@@ -112,7 +112,7 @@ class KvConnection {
   Progress read_payload();
   void end_payload();
   bool begin_outgoing();
-  // Returns nullopt where the frame must go by write().
+  // Returns nullopt if the frame must be sent by write().
   std::optional<Progress> copy_outgoing();
   void encode_outgoing(uint64_t payload_sum);
   void end_outgoing();
@@ -129,7 +129,7 @@ class KvConnection {
   // A frame that names something not known here yet: its peer may have heard of it first.
   std::optional<KvFrame> early_;
   KvFrame frame_;                    // frame whose payload is read
-  uint64_t payload_left_ = 0;        // 0: a header comes next
+  uint64_t payload_left_ = 0;        // 0: a header is next
   KvPostedSlot* landing_ = nullptr;  // null: the payload has no posted slot
   kernels::KvChecksum payload_sum_;
 

@@ -28,12 +28,12 @@ using Kind = KvCompletion::Kind;
 
 constexpr size_t kMostInPair = 16;    // payloads of a sender
 constexpr size_t kMostOfPeer = 1024;  // that a receiver takes ahead of its GPU
-// How soon something is looked at again that no message tells of.
+// Poll intervals for state changes that produce no event.
 constexpr std::chrono::nanoseconds kTransferTick{50'000};   // payloads
 constexpr std::chrono::nanoseconds kMakingTick{1'000'000};  // links that begin and end
 constexpr std::chrono::nanoseconds kIdleTick{50'000'000};   // their errors, and timers
-// For a payload that is in the link when its attempt is aborted: its counterpart is there
-// or comes by itself, where the peer lives.
+// For a payload that is in the link when its attempt is aborted: its counterpart is there, or
+// arrives by itself if the peer is alive.
 constexpr std::chrono::milliseconds kGrace{500};
 
 struct Posted {
@@ -122,7 +122,7 @@ class DeviceTransport final : public KvTransportFront {
   Session* find_sender(const KvSessionToken& token);
 
   const std::unique_ptr<DeviceLinks> links_;
-  kernels::DeviceBuffer unread_;  // for payloads that nobody waits for
+  kernels::DeviceBuffer unread_;  // for payloads without a receiver
   std::map<KvSession, Session> sessions_;
   std::list<std::unique_ptr<DevicePair>> strangers_;
   uint64_t next_pair_ = kNoStream + 1;
@@ -147,7 +147,7 @@ void DeviceTransport::do_one(OpenCommand& command) {
   session.dial_at = Clock::now();
 }
 
-// A payload that is still landing in the slot is done before one that comes later begins.
+// A payload that is still landing in the slot is done before a later one begins.
 void DeviceTransport::do_one(PostCommand& command) {
   Session& session = sessions_.at(command.session);
   const auto [at, is_new] = session.posted.try_emplace(command.landing.slot);
@@ -240,7 +240,7 @@ Session* DeviceTransport::find_sender(const KvSessionToken& token) {
   return found;
 }
 
-// A receiver that dials again has lost what was there before.
+// A receiver that connects again has lost its previous pair.
 void DeviceTransport::adopt(std::unique_ptr<DevicePair> pair) {
   const KvFrame hello = *pair->take();
   Session& session = *find_sender(hello.ref.transfer);
@@ -273,7 +273,7 @@ void DeviceTransport::end_pair(Session& session, bool is_refused) {
   session.pair->end();
 }
 
-// The peer says what no peer says, or there is no link to it: which does not change by itself.
+// The peer violates the protocol, or no link to it is possible: a retry does not help.
 void DeviceTransport::refuse_pair(Session& session) {
   const std::string& why = session.pair->refusal();
   if (!why.empty() && !std::exchange(session.has_told_refusal, true)) {
@@ -297,16 +297,16 @@ void DeviceTransport::advance(Session& session) {
     note_done(session);
     fill_pair(session);
     pair.advance_stream();
-    // What has come before the end is taken first.
+    // Frames that arrived before the end are taken first.
     if (pair.has_ended() && !pair.peek()) end_pair(session, false);
   }
   if (session.pair != nullptr && session.pair->is_gone()) note_gone(session);
   end_aborted(session);
 }
 
-// False: the peer sent what no peer sends.
+// False: the peer violated the protocol.
 bool DeviceTransport::take_frames(Session& session) {
-  // What a peer has heard of before it sent is a command by now.
+  // Commands that a peer knew of when it sent a frame are queued by now: they run first.
   while (session.pair->peek()) {
     do_commands();
     if (session.is_closed) return true;
@@ -389,7 +389,7 @@ void DeviceTransport::fill_pair(Session& session) {
 void DeviceTransport::note_done(Session& session) {
   for (const uint64_t number : done_) {
     const auto found = session.in_pair.find(number);
-    if (found == session.in_pair.end()) continue;  // nobody waited for it
+    if (found == session.in_pair.end()) continue;  // no receiver waits for it
     const KvFrame frame = found->second.frame;
     session.in_pair.erase(found);
     if (!session.is_receiver()) {
@@ -417,7 +417,7 @@ void DeviceTransport::note_done(Session& session) {
   }
 }
 
-// The link is no more: what was in it goes again, but what was aborted.
+// The link is gone: its payloads are sent again, except aborted ones.
 void DeviceTransport::note_gone(Session& session) {
   for (auto at = session.in_pair.rbegin(); at != session.in_pair.rend(); ++at) {
     InPair& one = at->second;

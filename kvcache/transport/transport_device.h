@@ -24,8 +24,8 @@
 
 namespace sluice {
 
-// `links`: of options.device. kResourceExhausted: there is no memory for payloads that nobody waits
-// for.
+// `links`: of options.device. kResourceExhausted: there is no memory for payloads without a
+// receiver.
 Expected<std::unique_ptr<KvTransport>> make_device_transport(std::unique_ptr<DeviceLinks> links,
                                                              std::unique_ptr<KvStreamMaker> maker,
                                                              KvTransportOptions options);

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // A link moves the payloads of one connection between two devices (transport_device.h), by NCCL
 // (transport_nccl_link.h) or CUDA IPC (transport_ipc_link.h). It lives as long as its connection,
-// on which its two ends exchange messages. All calls come from the transport's thread, and none but
-// the destructor waits.
+// on which its two ends exchange messages. All calls are made on the transport's thread; only the
+// destructor waits.
 #pragma once
 
 #include <cstddef>
@@ -20,7 +20,7 @@ namespace sluice {
 class DeviceLink {
  public:
   enum class State : uint8_t {
-    kMaking,  // the other worker may not have come yet
+    kMaking,  // the other worker may not have joined yet
     kReady,
     kBroken,  // by an error or abort(): nothing more is done
   };
@@ -28,8 +28,8 @@ class DeviceLink {
   virtual ~DeviceLink() = default;  // aborts, and waits for the end
   [[nodiscard]] virtual State state() const = 0;
 
-  // Sender: sends behind earlier calls. Numbers rise, and are those of the frames that name the
-  // payloads. The bytes are the device's until advance() gives the number back, or is_gone().
+  // Sender: sends after earlier calls. Numbers rise, and are those of the frames that name the
+  // payloads. The device owns the bytes until advance() returns the number, or is_gone().
   virtual void send(uint64_t number, std::span<const std::byte> bytes) = 0;
   // Sender: returns the `place` of these bytes for the peer's receive().
   [[nodiscard]] virtual uint64_t place_of(std::span<const std::byte> bytes) const = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The connection of a session between devices and the link that lives as long (transport_device.h).
-// The connection has frames in both directions; the sender's begin behind its offer (DeviceLinks)
-// and the offer's kv_checksum(). The transport's thread alone; no call waits but the destructor.
+// The connection carries frames in both directions; the sender's follow its offer (DeviceLinks) and
+// the offer's kv_checksum(). The transport's thread alone; only the destructor waits.
 #pragma once
 
 #include <chrono>
@@ -31,7 +31,7 @@ class DevicePair {
 
   // Reads and writes as much as is possible now.
   void advance_stream();
-  // Return the next frame that has come, if one has; peek() leaves it there.
+  // Return the next received frame, if there is one; peek() leaves it in the queue.
   [[nodiscard]] std::optional<KvFrame> peek() const;
   std::optional<KvFrame> take();
   void write(const KvFrame& frame);
@@ -74,7 +74,7 @@ class DevicePair {
     return is_open_ && !has_stream_ended_ && !is_receiver_ && link_ != nullptr && link_->is_loan();
   }
 
-  // Sender: tells the peer that nothing more comes; its connection then ends.
+  // Sender: tells the peer that nothing more follows; its connection then ends.
   void finish() { stream_->finish(); }
 
   // Tells whether end() was called and the link is gone.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The owner's half of a transport that has a thread of its own: calls become commands, which the
-// thread executes in order, and completions come back with poll(). Sessions and their tokens are
+// thread executes in order, and poll() returns completions. Sessions and their tokens are
 // checked here, so that the thread finds each session that a command names. The other half is a
 // class of its own: run() and what each command does.
 #pragma once
@@ -115,7 +115,7 @@ class KvTransportFront : public KvTransport {
 
   [[nodiscard]] int epoll() const { return epoll_; }
 
-  // Does every command that has come.
+  // Executes all queued commands.
   void do_commands();
 
   // Gives a slot or a queued frame back to the caller.
@@ -130,7 +130,7 @@ class KvTransportFront : public KvTransport {
   // Hands the owner the completions added since the last call.
   void tell_owner();
 
-  // Tells whether `ref` is the attempt; null stands for all attempts.
+  // Tells whether `ref` is the attempt; null matches all attempts.
   static bool is_of(const KvTransferRef& ref, const KvTransferRef* attempt) {
     return attempt == nullptr || ref == *attempt;
   }

@@ -66,8 +66,8 @@ Expected<std::string> place_of_process() {
   return "cuda_ipc:" + boot_id + ":" + std::to_string(found.st_ino);
 }
 
-// Connections of shared memory whose addresses end with the listener's device: one that is not
-// reached is no address.
+// Connections of shared memory whose addresses end with the listener's device: a device that cannot
+// be accessed makes an invalid address.
 class IpcStreams final : public KvStreamMaker {
  public:
   IpcStreams(std::unique_ptr<KvStreamMaker> streams, const kernels::DeviceMemory& device)

@@ -1,18 +1,18 @@
 // SPDX-License-Identifier: Apache-2.0
-// KV between GPUs of two workers of one machine by CUDA IPC (transport_device.h): the sender lends
-// the memory that its payloads lie in, and the receiver copies from there into its own slots. No
-// GPU has run it: tests run it on the shim's devices, in one process and in two.
+// KV between GPUs of two workers of one machine by CUDA IPC (transport_device.h): the sender
+// exports the memory that holds its payloads, and the receiver copies from there into its own
+// slots. No GPU has run it: tests run it on the shim's devices, in one process and in two.
 //
 // Connections are those of shared memory (transport_shm.h), between processes of one user on one
 // machine and in one pid namespace: "cuda_ipc:<boot id>:<pid namespace>:<name>:<UUID>" is an
-// address, with the sender's GPU, which the receiver has to reach. No process writes another one's
-// memory: a sender that was stopped and goes on can spoil nothing that has meanwhile become
-// somebody else's. A payload has arrived when the receiver has said that it was copied and the
-// sender that it had not changed by then; a sender that gave the payload up says no such thing.
+// address, with the sender's GPU, which the receiver must be able to access. No process writes
+// another process's memory: a sender that was stopped and resumed cannot corrupt memory that has a
+// new owner since. A payload has arrived when the receiver has reported the copy and the sender
+// that the payload was unchanged until then; a sender that gave the payload up does not confirm.
 //
-// CUDA leaves undefined what a copy gives if its source was released or its source's process died.
-// Such copies are of payloads that nobody waits for any more; but if one is an error of the
-// receiver's GPU, the receiver ends with it.
+// Copying after the source was released or its process ended is undefined behaviour in CUDA. Such
+// copies are of payloads without a receiver; but if one makes the receiver's GPU fail, the receiver
+// ends with it.
 #pragma once
 
 #include <memory>

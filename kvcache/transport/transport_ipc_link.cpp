@@ -17,7 +17,7 @@ void say_all(KvFrameKind kind, std::vector<uint64_t>& numbers, std::vector<KvFra
   }
 }
 
-// Removes the first of `waiting` and adds it to `done`. False: it is another one.
+// Moves the first of `waiting` to `done` if it is `number`. False: it is not.
 bool move_first(uint64_t number, std::deque<uint64_t>& waiting, std::vector<uint64_t>& done) {
   if (waiting.empty() || waiting.front() != number) return false;
   waiting.pop_front();

@@ -17,7 +17,7 @@ namespace sluice {
 
 class IpcSender final : public DeviceLink {
  public:
-  // `lent`: the memory that payloads lie in.
+  // `lent`: the memory that holds the payloads.
   explicit IpcSender(std::span<const std::byte> lent) : lent_(lent) {}
 
   [[nodiscard]] State state() const override { return state_; }

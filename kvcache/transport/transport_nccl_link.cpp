@@ -12,8 +12,8 @@ using kernels::NcclResult;
 namespace {
 
 constexpr int kPair = 2;
-// What a transfer between two GPUs needs to reach what lies between them, and no more: the
-// multiprocessors are those of decodes that go on meanwhile.
+// As many multiprocessors as a transfer needs to saturate the path between two GPUs, and no more:
+// decodes that run meanwhile use the same ones.
 constexpr int kMostBlocks = 4;
 constexpr size_t kMostRunning = 8;
 
@@ -58,7 +58,7 @@ void NcclLink::receive(uint64_t number, uint64_t /*place*/, std::span<std::byte>
   waiting_.push_back(std::move(operation));
 }
 
-// Nothing may be called, and the stream not be used, while one is on its way into it.
+// While NCCL enqueues an operation, no other call is made and the stream is not used.
 void NcclLink::begin(Operation operation) {
   void* const stream = queue_->stream();
   const NcclResult result =
@@ -87,7 +87,7 @@ void NcclLink::note_begun() {
 void NcclLink::advance(std::vector<uint64_t>& done) {
   if (state_ == State::kBroken) return;
   const NcclResult now = ask();
-  // What is done before an abort is so whatever the error is about.
+  // Operations that were done before an abort are done, whatever the error.
   while (!running_.empty() && running_.front().done != nullptr &&
          running_.front().done->is_done()) {
     done.push_back(running_.front().number);
@@ -118,8 +118,7 @@ void NcclLink::abort() {
   });
 }
 
-// Behind the abort nothing more comes into the queue: what is behind it all is behind what was
-// begun.
+// Nothing is queued after the abort, so an event recorded then follows all that was begun.
 bool NcclLink::is_gone() {
   if (!is_aborted_) return false;
   if (last_ == nullptr) {

@@ -77,7 +77,7 @@ class NcclLink final : public DeviceLink {
   std::deque<Operation> running_;  // the last one is being begun, or all are in the queue
   bool is_beginning_ = false;
   std::vector<std::unique_ptr<kernels::DeviceEvent>> events_;  // free ones
-  std::unique_ptr<kernels::DeviceEvent> last_;                 // behind the abort
+  std::unique_ptr<kernels::DeviceEvent> last_;                 // recorded after the abort
   std::atomic<bool> is_aborted_ = false;
   std::thread aborting_;
 };

@@ -120,8 +120,8 @@ void StreamTransport::do_one(CloseCommand& command) {
 
 // Takes back slots and frames of the attempt, or all of them.
 void StreamTransport::take_back(KvSessionState& session, const KvTransferRef* ref) {
-  // A frame behind a partly sent one would be read as its rest, so the connection ends and the
-  // frame goes back to the queue.
+  // A frame after a partly sent one would be read as its rest, so the connection is closed and the
+  // frame returns to the queue.
   std::vector<uint64_t> broken;
   for (const KvConnection* connection : session.connections) {
     const KvFrame* frame = connection->outgoing();
@@ -214,7 +214,7 @@ bool StreamTransport::pump_one(KvConnection& connection) {
   return more;
 }
 
-// Another connection comes first each time: no frame waits for a slow connection twice.
+// Each time another connection is first: no frame waits for a slow connection twice.
 bool StreamTransport::pump() {
   order_.clear();
   for (const auto& [id, connection] : connections_) order_.push_back(id);

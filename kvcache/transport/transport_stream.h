@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A KvTransport over byte streams: frames go one after the other on each of a session's streams. A
-// KvStreamMaker provides the streams (sockets, a ring in shared memory); sessions, slots, checks of
-// everything that comes in, and the thread are here, once for all of them.
+// A KvTransport over byte streams: frames are sent one after the other on each of a session's
+// streams. A KvStreamMaker provides the streams (sockets, a ring in shared memory); sessions,
+// slots, checks of all input, and the thread are here, once for all of them.
 //
 // The dialler's first frame is HELLO with the session's token. A peer gets no byte before it, and
 // has five seconds for it, in which the session may still be opened: the peer may hear of it first.

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The protocol half of a generation: tells one client what the engine made for it. HTTP and gRPC
-// implement it; Generation decides what is told (stop strings, choices, counts). Lives on the
+// The protocol half of a generation: sends one client what the engine generated for it. HTTP and
+// gRPC implement it; Generation decides what is sent (stop strings, choices, counts). Lives on the
 // generation's I/O thread.
 #pragma once
 
@@ -24,7 +24,7 @@ struct GenerationRequest;
 struct ChoiceNews {
   size_t choice_idx = 0;
   std::span<const Piece> pieces;                     // in order
-  FinishReason finish_reason = FinishReason::kNone;  // kNone: it goes on
+  FinishReason finish_reason = FinishReason::kNone;  // kNone: it continues
   std::string_view matched_stop;                     // the stop string that ended it, if one did
   TokenId stop_token = kInvalidToken;                // the stop token that did, unless it is an end
                                                      // token
@@ -32,12 +32,12 @@ struct ChoiceNews {
   bool is_named = false;                             // the request named the function to call
   int64_t num_tokens = 0;                            // of the choice so far
   int64_t num_cached = 0;                            // prompt tokens that came from the cache
-  std::string_view kv_params;  // at the end: JSON for the worker that goes on with its KV; empty:
+  std::string_view kv_params;  // at the end: JSON for the worker that continues with its KV; empty:
                                // none
 };
 
-// Returns OpenAI's word for how a choice has ended; empty while it goes on. A call that the request
-// named ends with "stop", others with "tool_calls".
+// Returns OpenAI's word for how a choice has ended; empty while it continues. A call that the
+// request named ends with "stop", others with "tool_calls".
 std::string_view finish_name(const ChoiceNews& news);
 
 class Answer {

@@ -33,7 +33,7 @@ class AnswerFormat {
   virtual void keep(const ChoiceNews& news) = 0;
   virtual std::string whole(std::span<const size_t> returned, const Usage& usage) = 0;
 
-  // Make a stream: each appends events to `out`, or nothing. An end or an error comes last, once.
+  // Make a stream: each appends events to `out`, or nothing. An end or an error is last, once.
   virtual void append_events(const ChoiceNews& news, const Usage& usage, std::string& out) = 0;
   virtual void append_end(const Usage& usage, std::string& out) = 0;
   virtual void append_error(const Error& error, std::string& out) = 0;

@@ -12,7 +12,7 @@
 
 namespace sluice {
 
-// `begin`: a kCallBegin; the model's own id, if it gave one, is the call's. `prefix`: stands before
+// `begin`: a kCallBegin; the model's own id, if it gave one, is the call's. `prefix`: precedes
 // 24 letters and digits, if the family leaves the form free. Any thread.
 std::string call_id(const Piece& begin,
                     const ToolPlan& tools,

@@ -148,7 +148,7 @@ void Generation::append_token(size_t choice_idx, const TokenOutput& output, Piec
   ++choice.num_tokens;
   choice.sum_logprobs += output.logprob;
   answer_->add_token(choice_idx, output);
-  // A token that ends the text is no part of it.
+  // A token that ends the text is not part of it.
   const bool is_hidden = output.stop_token == output.token && !request_.stop.include_in_output;
   if (is_hidden) return choice.output.skip();
   const ChoiceOutput::Ending ending = choice.output.append(output.token, pieces);

@@ -149,7 +149,7 @@ class Visitor {
   Visitor(Endpoint endpoint, IgnoredArguments& ignored)
       : known_(members_of(endpoint)), ignored_(ignored) {}
 
-  // `path`: with the kinds of the objects around; `name`: as the client is told it.
+  // `path`: with the kinds of the enclosing objects; `name`: as in messages to the client.
   Expected<void> visit(Json& value, const std::string& path, const std::string& name);
 
  private:

@@ -16,11 +16,11 @@ class IgnoredArguments;
 // only.
 bool asks_nothing(const nlohmann::ordered_json& value);
 
-// Removes from `body` the members of nested objects that nobody knows and adds their paths, such as
-// "response_format.json_schema.x", to `ignored`, which may refuse them; what an API knows and this
-// server leaves out by design is named and stays. The objects of a list have the list's path. What
-// clients fill as they like stays whole: schemas, arguments, variables of templates, and the
-// messages and tools of a chat, which its template is given as they are.
+// Removes unknown members of nested objects from `body` and adds their paths, such as
+// "response_format.json_schema.x", to `ignored`, which may reject them. A member that an API
+// defines and this server omits by design is reported and kept. The objects of a list have the
+// list's path. Values of free form are kept whole: schemas, arguments, variables of templates, and
+// the messages and tools of a chat, which its template receives unchanged.
 Expected<void> leave_out_unknown_members(nlohmann::ordered_json& body,
                                          Endpoint endpoint,
                                          IgnoredArguments& ignored);

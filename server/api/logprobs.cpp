@@ -66,7 +66,7 @@ void LogprobsText::append_chat(const Row& row) {
   json.close_array().close_object();
 }
 
-// The token's text and where in the whole text it begins: behind the characters complete before it.
+// The token's text and its offset in the whole text: the number of characters complete before it.
 void LogprobsText::append_position(TokenId token, int64_t offset) {
   separate(items_);
   append_json_string(items_, tokenizer_->token_bytes(token));

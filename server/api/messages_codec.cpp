@@ -338,7 +338,7 @@ Expected<void> add_choice(const Json& choice, Json& chat) {
 }
 
 // `thinking` sets what templates know as enable_thinking and thinking. A budget that max_tokens
-// reaches first is no limit.
+// reaches first is not a limit.
 Expected<void> add_thinking(const Json& thinking, const Json& body, Json& chat) {
   const std::string type = type_of(thinking);
   constexpr std::array<std::string_view, 4> kTypes = {

@@ -204,7 +204,7 @@ void OpenAiFormat::end_event(size_t choice_idx,
   end_choices(request_->continuous_usage_stats ? &usage : nullptr, out);
 }
 
-// `usage`: null for none; where usage was asked for, that is told.
+// `usage`: null for none; written as null if the client asked for usage.
 void OpenAiFormat::end_choices(const Usage* usage, std::string& out) const {
   out += ']';
   if (usage != nullptr) {

@@ -59,7 +59,7 @@ class OpenAiFormat : public AnswerFormat {
 
   // Writes the members before `logprobs` of a choice of a whole answer. `prompt_idx`: its prompt's.
   virtual void write_choice(size_t choice_idx, size_t prompt_idx, JsonWriter& json) = 0;
-  // Writes the members behind the choices of a whole answer.
+  // Writes the members after the choices of a whole answer.
   virtual void write_behind_choices(JsonWriter& json) = 0;
 
   // Keeps the choice's finish and stop reasons from its news.
@@ -93,7 +93,7 @@ class OpenAiFormat : public AnswerFormat {
   const std::shared_ptr<const ServedModel> served_;
   const std::string id_;
   std::string whole_head_;  // `{"id":...,"system_fingerprint":...,"choices":[`
-  std::string event_head_;  // the head of an event, behind "data: "
+  std::string event_head_;  // the head of an event, after "data: "
   const GenerationRequest* request_ = nullptr;
   std::vector<std::vector<TokenId>> prompts_;
   std::vector<std::string> prompt_logprobs_;  // by prompt, for a whole answer

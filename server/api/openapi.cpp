@@ -44,7 +44,7 @@ constexpr std::string_view kUsageSchema =
     R"({"type":"object","required":["prompt_tokens","completion_tokens","total_tokens"]})";
 
 std::string format_number(double value) {
-  // Bounds of integers are whole; 2^63 stands for the largest 64-bit integer.
+  // Bounds of integers are whole; 2^63 means the largest 64-bit integer.
   if (value == std::floor(value) && std::abs(value) < 1e18) {
     return std::to_string(static_cast<int64_t>(value));
   }

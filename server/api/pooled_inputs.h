@@ -59,7 +59,7 @@ enum class PooledKind : uint8_t { kVectors, kTokens, kScores, kAny };
     const InputRules& rules,
     const nlohmann::ordered_json& value);
 
-// Returns the ids of `input`, or of the chat in `messages`, whose turn does not go on.
+// Returns the ids of `input`, or of the chat in `messages`, whose turn is not continued.
 [[nodiscard]] Expected<std::vector<std::vector<TokenId>>> read_texts(
     const ValidationContext& context,
     const PoolingInfo& info,

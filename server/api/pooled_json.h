@@ -27,7 +27,7 @@ namespace sluice {
 [[nodiscard]] std::string base64_of(const std::vector<float>& values);
 
 void write_vector(JsonWriter& json, std::span<const float> vector);
-// Writes a list of vectors of `width` that lie behind each other.
+// Writes a list of consecutive vectors of `width`.
 void write_vectors(JsonWriter& json, std::span<const float> vectors, size_t width);
 
 }  // namespace sluice

@@ -150,8 +150,8 @@ PoolingRun::PoolingRun(FrontEnd& front_end,
 
 void PoolingRun::start() { submit_more(); }
 
-// A full queue ends the request only if none of its texts is under way: otherwise the next one is
-// tried when one of them ends.
+// A full queue ends the request only if no text of it is in the engine; otherwise the next one is
+// submitted when one of those ends.
 void PoolingRun::submit_more() {
   IoWorker& worker = sink_->worker();
   while (!is_over_ && num_submitted_ < request_.requests.size() && num_open_ < most_open_) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // One client's request for vectors or scores from admission to its answer: submits its texts to the
-// engine, a window of them at a time so that others' requests come between, and collects what they
-// get. Lives on its sink's I/O thread.
+// engine, a window of them at a time so that others' requests are interleaved, and collects what
+// they get. Lives on its sink's I/O thread.
 #pragma once
 
 #include <chrono>

@@ -15,7 +15,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr const char* kName = "prediction";
-constexpr size_t kMaxTokenBytes = 1024;  // no token stands for more; the rest is not tokenized
+constexpr size_t kMaxTokenBytes = 1024;  // no token has more; the rest is not tokenized
 
 tl::unexpected<Error> wrong(const std::string& rule, const Json& got) {
   return make_error(

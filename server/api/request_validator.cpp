@@ -339,7 +339,7 @@ Expected<std::vector<std::vector<TokenId>>> read_chat(const ValidationContext& c
   SLUICE_TRY(ChatPrompt prompt, chat_prompt(context, body));
   SLUICE_TRY(out.tools, read_tool_plan(context, body));
   if (out.tools.must_call) {
-    // A format binds what is no call, and nothing of this answer is.
+    // A format constrains text that is not a call, and this answer has none.
     SLUICE_TRY(grammar, forced_calls_grammar(context, body, out.tools, prompt.tail));
   } else if (out.tools.parses_calls) {
     SLUICE_TRY(grammar,

@@ -51,7 +51,7 @@ struct GenerationRequest {
   ToolPlan tools;
   bool include_reasoning = true;
   bool has_prediction = false;  // the answer says how much of it was right
-  FallbackCounts fallbacks{};   // prompts that should have come from peers
+  FallbackCounts fallbacks{};   // prompts whose KV should have come from peers
   TraceContext trace;           // the client's
   std::shared_ptr<const ServedModel> served;  // what it was validated for, and goes to
 };

@@ -47,9 +47,9 @@ class Reader {
 
  private:
   Expected<void> read_tool(const Json& tool, const std::string& space, const std::string& place);
-  // Adds what binds a custom tool's input where a call is forced: a regular expression, which the
-  // engine leaves out with a line in the log where it has no exact form inside a string of JSON. A
-  // Lark grammar is told to the model alone, and named.
+  // Adds the constraint of a custom tool's input where a call is forced: a regular expression,
+  // which the engine omits with a line in the log if it has no exact form inside a JSON string. A
+  // Lark grammar is only shown to the model, and reported.
   void bind_input(const Json& tool, const std::string& name, Json& input);
   Expected<void> add(ResponseTool tool, Json function, const std::string& place);
 

@@ -69,7 +69,7 @@ Expected<GenerationRequest> validate_chat(const ValidationContext& context,
     return !tried && tried.error().machine_code == "context_length_exceeded";
   };
   if (!may_drop || !is_too_long(request)) return request;
-  size_t low = 0;  // too long from here; what is behind `high` has been tried or is nothing
+  size_t low = 0;  // too long from here; from `high` on tried, or nothing is left
   size_t high = messages.size();
   while (high - low > 1) {
     const size_t middle = low + (high - low) / 2;
@@ -196,7 +196,7 @@ Expected<DecodedRequest> decode(const FrontEnd& front_end,
   return DecodedRequest{std::move(*request), std::move(format)};
 }
 
-// The segment behind "/v1/responses/".
+// The segment after "/v1/responses/".
 std::string id_in_path(const Exchange& exchange) {
   constexpr size_t kPrefixLength = sizeof "/v1/responses/" - 1;
   const std::string rest = exchange.request.path.substr(kPrefixLength);
@@ -214,7 +214,8 @@ std::string query_value(const std::string& query, const std::string& name) {
   return {};
 }
 
-// A page of items: those behind `after`, at most `limit`, the newest first unless `order` is asc.
+// A page of items: those that follow `after`, at most `limit`, the newest first unless `order` is
+// asc.
 Expected<std::string> items_page(Json items, const std::string& query) {
   const std::string order = query_value(query, "order");
   if (!order.empty() && order != "asc" && order != "desc") {

@@ -40,7 +40,7 @@ constexpr std::array<std::string_view, 9> kHostedItems = {"web_search_call",
                                                           "mcp_approval_request",
                                                           "tool_search_call"};
 
-// An assistant's turn comes as several items: reasoning, messages, calls. They are one message.
+// An assistant's turn is several items: reasoning, messages, calls. They are one message.
 class Conversation {
  public:
   Conversation(Json messages, IgnoredArguments& ignored)
@@ -109,7 +109,7 @@ Expected<void> Conversation::add_message(const Json& item, const std::string& pl
   if (content == nullptr || (!content->is_string() && !content->is_array())) {
     return invalid(place + ".content must be a string or an array of parts.", "input");
   }
-  // Text behind calls begins another turn.
+  // Text after calls begins another turn.
   if (role != "assistant" || turn().contains("tool_calls") || !turn()["content"].is_null()) {
     end_turn();
   }

@@ -25,7 +25,7 @@ Expected<nlohmann::ordered_json> chat_of_responses(const nlohmann::ordered_json&
                                                    std::vector<ResponseTool>& tools);
 
 // Returns what `truncation: auto` keeps: the instructions, and the messages from `first` or from a
-// user's message behind it. Null: nothing is left.
+// later user message. Null: nothing is left.
 nlohmann::ordered_json later_messages(const nlohmann::ordered_json& messages, size_t first);
 
 // Returns this API's names for fields of the chat.

@@ -109,7 +109,7 @@ void ResponsesFormat::add(const Piece& piece) {
   }
   logprobs_.resize(parts_.size());
   event_logprobs_.resize(parts_.size());
-  // Tokens of thoughts and calls are no part of the text.
+  // Tokens of thoughts and calls are not part of the text.
   const std::string items = tokens_.take_items();
   new_logprobs_ = event_tokens_.take_items();
   if (piece.kind != PieceKind::kContent || items.empty()) return;
@@ -216,7 +216,7 @@ std::string ResponsesFormat::response_json(Status status,
   return out;
 }
 
-// The conversation goes on with this answer.
+// The conversation continues with this answer.
 void ResponsesFormat::store(const std::string& response) const {
   if (record_.store == nullptr) return;
   std::string messages = record_.messages;
@@ -245,7 +245,7 @@ void ResponsesFormat::store(const std::string& response) const {
 std::string ResponsesFormat::whole(std::span<const size_t>, const Usage& usage) {
   std::string response = response_json(status_, &usage);
   store(response);
-  // It is for whoever goes on with the KV now, and no part of what is kept.
+  // It is for the worker that continues with the KV now, and not stored.
   if (!kv_params_.empty()) {
     response.pop_back();
     response += ",\"kv_transfer_params\":" + kv_params_ + '}';

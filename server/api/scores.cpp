@@ -145,7 +145,7 @@ Expected<Prompts> encode_pairs(const ValidationContext& context,
   return prompts;
 }
 
-// Returns the score of each pair. `num_first`: of the texts whose vectors come first.
+// Returns the score of each pair. `num_first`: of the texts whose vectors are first.
 std::vector<float> scores_of(const PoolingInfo& info,
                              const std::vector<std::vector<float>>& vectors,
                              size_t num_first) {
@@ -221,7 +221,7 @@ std::string rerank_json(const PooledAnswer& answer,
   return out;
 }
 
-// vLLM and Jina repeat the documents unless told not to, Cohere and TEI only where asked.
+// vLLM and Jina return the documents by default, Cohere and TEI on request.
 Expected<RerankForm> read_rerank_form(const Json& body, bool is_cohere) {
   RerankForm form;
   form.is_tei = find_field(body, "texts") != nullptr;

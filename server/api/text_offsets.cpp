@@ -41,14 +41,14 @@ bool agree(std::span<const std::string_view> a, std::span<const std::string_view
   return std::ranges::equal(a.first(kAgreement), b.first(kAgreement));
 }
 
-// A text and how far the tokens before have come in it.
+// A text and the position that earlier tokens have reached in it.
 class Walk {
  public:
   explicit Walk(std::string_view text) : text_(split(text)) {}
 
   [[nodiscard]] int64_t position() const { return static_cast<int64_t>(at_); }
 
-  // Whether the text goes on with `name`, perhaps behind spaces; it then goes on behind it.
+  // Whether the text continues with `name`, perhaps after spaces; if so, moves past it.
   bool take_name(std::string_view name);
 
   // The positions of the characters that tokens spell, and that of the end.
@@ -100,7 +100,7 @@ std::vector<int64_t> Walk::take(const Characters& spelled) {
   std::vector<int64_t> positions;
   positions.reserve(spelled.size() + 1);
   const auto spelled_rest = [&] { return std::span(spelled).subspan(positions.size()); };
-  // Spaces that the tokenizer put in front stand before the text's own.
+  // Spaces that the tokenizer put in front precede the text's own.
   const size_t own = count_spaces(rest());
   for (size_t more = count_spaces(spelled); more > own; --more) positions.push_back(position());
   while (!spelled_rest().empty()) {

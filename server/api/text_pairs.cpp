@@ -60,7 +60,7 @@ Expected<Ids> judge(const ValidationContext& context,
   context.tokenizer.encode(document, SpecialText::kText, own);
   const size_t excess = ids.size() - most;
   if (excess >= own.size()) return too_long(rules, ids.size());
-  // The conversation's end stays: its tokens, behind as much of the document as fits.
+  // The conversation's end is kept: its tokens, after as much of the document as fits.
   Ids tail;
   context.tokenizer.encode(kJudgeBehind, SpecialText::kParse, tail);
   if (tail.size() + excess >= ids.size()) return too_long(rules, ids.size());

@@ -78,8 +78,8 @@ Expected<std::vector<TokenId>> read_allowed(const ValidationContext& context, co
   return ids;
 }
 
-// A word counts at the beginning of a text and behind a space. Both are refused; the second only
-// where the space makes other tokens and not more of them. The name of a control token is that
+// A word matches at the beginning of a text and after a space. Both forms are banned; the second
+// only if the space changes the tokens without adding any. The name of a control token is that
 // token. A word that the vocabulary has no tokens for is never generated.
 void add_bad_word(const Tokenizer& tokenizer,
                   const std::string& word,

@@ -96,7 +96,7 @@ void handle_detokenize(FrontEnd& front_end, Exchange exchange) {
   answer(front_end, std::move(exchange), detokenize);
 }
 
-// Answers with what clients need who tokenize here and render chats themselves, under the names of
+// Answers with what clients need to render chats themselves and tokenize here, under the names of
 // tokenizer_config.json.
 void handle_tokenizer_info(FrontEnd& front_end, Exchange exchange) {
   if (!front_end.config.enable_tokenizer_info_endpoint) {

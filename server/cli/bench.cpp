@@ -3,7 +3,7 @@
 // requests at once; the tokens between the step with the last request's first token and the step
 // that ended the first request, over that time: all C decode, none prefills. Medians over rounds,
 // after one round that is not counted. Tokens before the prompts of decode requests (--context) are
-// computed once and come from the prefix cache: beside decoding requests prompts are computed
+// computed once and found in the prefix cache: beside decoding requests prompts are computed
 // slowly, and the first request would end before the last begins.
 #include <algorithm>
 #include <cstdio>

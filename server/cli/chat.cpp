@@ -200,7 +200,7 @@ Expected<void> run_chat(const Invocation& invocation) {
   Conversation conversation(
       *engine, chat_template, std::move(sampling), invocation.chat.system, g_interrupted);
   const Expected<void> done = ChatSession(conversation, editor).run();
-  engine->stop();  // before the conversation, which is its sink, goes
+  engine->stop();  // before the conversation, which is its sink, is destroyed
   return done;
 }
 

@@ -25,10 +25,10 @@ enum class ChatCommand : uint8_t {
 
 struct ChatLine {
   ChatCommand command = ChatCommand::kText;
-  std::string argument;  // the text, the rest behind a command, or the name of an unknown one
+  std::string argument;  // the text, the rest after a command, or the name of an unknown one
 };
 
-// A command is a slash, letters, and nothing or a space behind them: "/etc/hosts says" is text.
+// A command is a slash and letters, then the end or a space: "/etc/hosts says" is text.
 ChatLine parse_chat_line(std::string_view line);
 
 // Returns what a terminal shows of an answer, in UTF-8, and obeys nothing of: U+FFFD for control
@@ -39,7 +39,7 @@ std::string shown_on_terminal(std::string_view answer);
 std::string_view chat_help();
 
 // Sets a field by name: "temperature 0.7", "top-p=0.9". kInvalidArgument: no such field, or the
-// value is no number or beyond the field's range.
+// value is not a number or beyond the field's range.
 Expected<void> set_by_text(SamplingParams& params, std::string_view text);
 
 // Returns the settings that decide how answers are chosen: "temperature 0.7, top_p 0.95, ...".

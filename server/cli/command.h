@@ -70,7 +70,7 @@ struct Invocation {
   bool dry_run = false;        // serve, router
   bool headless = false;       // serve: never node 0
   std::string dist_init_addr;  // serve; empty: not given
-  std::string nodes_source;    // where the nodes of a model come from; empty: nobody asks
+  std::string nodes_source;    // which setting chose the nodes, for the log; empty: none
   bool all = false;            // inspect
   std::string report_file;     // fetch; empty: none
   std::string model_name;      // what resolve_model() found the model by; empty: a path was given
@@ -99,8 +99,8 @@ struct ParsedCommandLine {
 ParsedCommandLine parse_command_line(int argc, const char* const* argv);
 
 // Replaces a model's name ("org/name") by its path, downloading the model if need be; a path stays.
-// Commands without a model are left alone. kInvalidArgument: a folder that is no model; the message
-// names the models in it.
+// Commands without a model are left alone. kInvalidArgument: a folder that is not a model; the
+// message names the models in it.
 Expected<void> resolve_model(Invocation& invocation);
 
 // Each runs its command to the end; an Error becomes one line on stderr and exit code 1.

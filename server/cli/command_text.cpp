@@ -16,7 +16,7 @@ std::vector<std::string> split(const std::string& text, char separator) {
   return parts;
 }
 
-// Choices that a check of the parsing library names behind the type: "NAME:{openai,vllm}".
+// Choices that a check of the parsing library appends to the type: "NAME:{openai,vllm}".
 std::vector<std::string> checked_choices(const std::string& type) {
   const size_t begin = type.find(":{");
   if (begin == std::string::npos || !type.ends_with('}')) return {};

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Models by name: where their files are, or come from.
+// Models by name: the place or the source of their files.
 #include <algorithm>
 #include <cstdio>
 #include <filesystem>
@@ -29,7 +29,7 @@ class ShownDownload final : public hub::DownloadProgress {
   ProgressBar bar_;
 };
 
-// One line for whoever looks at a pod later: which commit it has.
+// The line by which a pod reports its commit.
 Expected<void> write_report(const Invocation& invocation) {
   const Config& config = invocation.config;
   const std::string line =

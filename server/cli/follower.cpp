@@ -50,7 +50,7 @@ class NoTokens final : public Tokenizer {
   std::vector<NamedToken> names_;
 };
 
-// The engine behind a follower's probes: it takes no requests, and is well while its node computes.
+// The engine of a follower's probes: it takes no requests, and is healthy while its node computes.
 class FollowerEngine final : public Engine {
  public:
   explicit FollowerEngine(const Config& config) { model_.path = config.model; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A node above 0 of a model (--nnodes) as a process: it computes for node 0, and answers the probes
-// of who started it at the same address and port that a server would have.
+// A node above 0 of a model (--nnodes) as a process: it computes for node 0, and answers probes at
+// the same address and port that a server would have.
 #pragma once
 
 #include "engine/core/status.h"

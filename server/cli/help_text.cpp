@@ -42,7 +42,7 @@ size_t indent_of(std::string_view line) {
   return std::min(line.find_first_not_of(' '), line.size());
 }
 
-// Appends `line`, broken at its last space within the width, or at the first one behind it.
+// Appends `line`, broken at its last space within the width, or at the first one after it.
 void add_wrapped(std::string line, size_t width, size_t indent, std::string& out) {
   while (line.size() > width) {
     size_t at = line.rfind(' ', width);

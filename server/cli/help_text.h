@@ -12,8 +12,8 @@ class Formatter;
 
 namespace sluice {
 
-// Breaks lines of more than `width` characters at spaces. What goes on stands at `second_column` if
-// the line has one, else at the line's own beginning. 0: no limit.
+// Breaks lines of more than `width` characters at spaces. Continuations begin at `second_column` if
+// the line has one, else at the line's own indentation. 0: no limit.
 std::string wrap_help(const std::string& text, size_t width, size_t second_column);
 
 // Returns the formatter of all commands. Its width: that of the terminal on standard output, else

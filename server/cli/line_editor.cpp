@@ -78,7 +78,7 @@ struct LineEditor::Terminal {
     }
   }
 
-  // Called behind the mark of a paste's beginning: all up to its end is text, newlines too.
+  // Called after the mark that begins a paste: all up to its end is text, newlines too.
   static unsigned char insert_paste(EditLine* editor, wint_t) {
     std::string pasted;
     char byte = 0;

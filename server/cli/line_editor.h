@@ -30,9 +30,9 @@ class LineEditor {
   // Tells whether standard input and output are a terminal's.
   [[nodiscard]] bool is_interactive() const;
 
-  // Reads the next line behind `prompt`. A line that ends with a backslash goes on in the next, one
-  // that begins with """ to the next """ at a line's end. Text that is pasted at a terminal is part
-  // of one line, newlines included.
+  // Reads the next line after writing `prompt`. A line that ends with a backslash continues in the
+  // next, one that begins with """ up to the next """ at a line's end. Text that is pasted at a
+  // terminal is part of one line, newlines included.
   Line read(const std::string& prompt);
 
  private:

@@ -22,7 +22,7 @@ class OfflineRun {
       : engine_(engine), source_(source), options_(options), conversations_(num_conversations) {}
 
   ~OfflineRun() {
-    // Outputs go to a member: none may come after it is gone.
+    // Outputs are written to a member: none may arrive after it is destroyed.
     for (const auto& [id, index] : running_) engine_.abort(id);
     while (!running_.empty()) {
       if (const auto next = outputs_.pop(kProgressEvery)) forget_ended(next->output);

@@ -53,7 +53,7 @@ class EndingSignals {
   std::jthread thread_;  // last: starts when the rest is there
 };
 
-// Finds before hours of work that a report could not be written. It may lie in the output.
+// Checks before hours of work that the report can be written. It may be inside the output.
 Expected<void> check_report(const std::string& report, const std::string& output) {
   namespace fs = std::filesystem;
   const fs::path path(report);

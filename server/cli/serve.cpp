@@ -23,7 +23,7 @@ namespace {
 // For what node 0 cuts off when its time to drain is over.
 constexpr std::chrono::seconds kLastWords{10};
 
-// Whoever reaches the port of node 0 without proof could become a part of the model.
+// A client that reaches the port of node 0 without proof could join the model.
 Expected<void> check_nodes(const Config& config) {
   if (config.nnodes == 1) return {};
   SLUICE_TRY_VOID(check_worker_secret(config));

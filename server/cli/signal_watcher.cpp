@@ -59,7 +59,7 @@ void SignalWatcher::watch(const std::stop_token& stop) {
 
 void SignalWatcher::end(HttpServer& server, int signal) {
   drain_at_.reset();
-  // Whoever presses Ctrl-C waits for the prompt; supervisors send SIGTERM.
+  // A user who presses Ctrl-C waits for the prompt; supervisors send SIGTERM.
   const bool stops = draining_ || signal == SIGINT;
   log_event(LogLevel::kInfo, stops ? "stopping" : "draining", "signal", signal);
   if (stops) {

@@ -9,7 +9,7 @@
 
 namespace sluice {
 
-// Starts the program that now lies where this one was started from, which listens on `descriptor`.
+// Starts the program that is now at this one's path; it listens on `descriptor`.
 Expected<pid_t> start_successor(int descriptor);
 
 // Returns the socket that was handed over to this process; -1: none.

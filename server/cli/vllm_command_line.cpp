@@ -80,7 +80,7 @@ struct Given {
   Json keys;  // of --name.key VALUE, which are one JSON object together; null: not given so
 };
 
-// A value as one JSON text however it is spaced; what is no object stays as it is.
+// An object as JSON text without spaces; other values unchanged.
 std::string plain_json(const std::string& value) {
   const Json json = Json::parse(value, nullptr, /*allow_exceptions=*/false);
   return json.is_object() ? json.dump() : value;
@@ -207,7 +207,7 @@ void keep_last(std::vector<Given>& flags, Given given) {
   flags.push_back(std::move(given));
 }
 
-// The words behind `vllm serve`. nullopt: they ask for help.
+// The words after `vllm serve`. nullopt: they ask for help.
 struct ServeWords {
   std::optional<std::string> model;
   std::vector<Given> flags;
@@ -231,8 +231,8 @@ Expected<std::optional<ServeWords>> read_serve_words(const std::vector<std::stri
   return std::optional<ServeWords>(std::move(words));
 }
 
-// vLLM's clients ask for the model as the command line has it; `sluice serve` goes by the file's
-// name, which stands behind that.
+// Clients of vLLM name the model as on the command line; the default name of `sluice serve`, from
+// the file's name, is added second.
 void add_names(const std::string& model, const std::string& file, TranslatedCommandLine& out) {
   namespace fs = std::filesystem;
   out.arguments.push_back("--served-model-name=" + model);

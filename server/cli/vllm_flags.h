@@ -25,7 +25,7 @@ struct FlagRow {
   std::string_view other = {};  // kRenamed: ours; kIgnored and kNeutral: values that need no word
 };
 
-// Returns the row of a flag without dashes; null: vLLM has none of this name, or we know of none.
+// Returns the row of a flag without dashes; null: no flag of vLLM that we know has this name.
 const FlagRow* find_flag(std::string_view name);
 
 // Returns the nearest flag to a mistyped one; empty: none is near.

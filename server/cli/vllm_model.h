@@ -25,9 +25,9 @@ std::optional<std::string> quantization_of(const std::string& model);
 // Tells whether vLLM's name of a scheme means `own`, as awq_marlin means awq.
 bool is_quantization(const std::string& name, const std::string& own);
 
-// Returns the words of the command line that a YAML file stands for, as vLLM reads it: `key: value`
-// is --key value, lists are several values, maps JSON, true and false --key and --no-key.
-// kNotFound, kInvalidArgument: no such file, or none of flags.
+// Returns the words of the command line that a YAML file means to vLLM: `key: value` is
+// --key value, lists are several values, maps JSON, true and false --key and --no-key.
+// kNotFound, kInvalidArgument: no such file, or not a file of flags.
 Expected<std::vector<std::string>> vllm_config_words(const std::string& path);
 
 }  // namespace sluice

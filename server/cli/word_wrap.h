@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Breaks lines of text that comes in pieces at spaces, so that a terminal does not break words.
+// Breaks lines of text that arrives in pieces at spaces, so that a terminal does not break words.
 #pragma once
 
 #include <cstddef>
@@ -9,9 +9,9 @@
 
 namespace sluice {
 
-// One answer's lines. A word is held back until what follows it has come; one that is longer than
-// a line is broken at its end. Lines of code, between fences of ```, are left as they are. Widths
-// are those of the process's locale (wcwidth).
+// One answer's lines. A word is held back until what follows it has arrived; one that is longer
+// than a line is broken at its end. Lines of code, between fences of ```, are left as they are.
+// Widths are those of the process's locale (wcwidth).
 class WordWrap {
  public:
   // `width`: columns of the terminal; 0: nothing is broken or held back.

@@ -116,7 +116,7 @@ class FrontEnd {
   // Returns all that take new requests, the usual one first. Any thread.
   [[nodiscard]] std::vector<std::shared_ptr<const ServedModel>> all_models();
 
-  // Tells whether the engine is a router, whose versions come and go. Any thread.
+  // Tells whether the engine is a router, whose versions change. Any thread.
   [[nodiscard]] bool has_versions() { return !engine.versions().empty(); }
   // Tells whether others take new requests and this one none any more. Any thread.
   [[nodiscard]] bool has_left(const ServedModel& model);

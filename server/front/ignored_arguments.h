@@ -41,7 +41,7 @@ class IgnoredArguments {
   // bytes become %XX, and a name longer than 64 bytes ends with "...".
   [[nodiscard]] const std::vector<std::string>& names() const { return names_; }
 
-  // Returns the names with commas between them; "..." stands for names that are not kept.
+  // Returns the names with commas between them; "..." replaces names that are not kept.
   [[nodiscard]] std::string header_value() const;
 
  private:

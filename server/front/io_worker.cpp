@@ -56,7 +56,7 @@ void IoWorker::run() {
       context_.run();
       return;
     } catch (const std::exception& error) {
-      note_failure("io_thread", error);  // one connection's or call's; the others go on
+      note_failure("io_thread", error);  // one connection's or call's; the others continue
     }
   }
 }
@@ -165,7 +165,7 @@ void IoWorker::take_over(std::shared_ptr<Connection> connection) {
     try {
       connections_.emplace(connection.get(), connection);
       connection->resume();
-    } catch (const std::bad_alloc&) {  // for what has come
+    } catch (const std::bad_alloc&) {  // for what has arrived
       connection->close();
     }
   });

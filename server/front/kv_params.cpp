@@ -23,7 +23,7 @@ constexpr size_t kMaxTextBytes = 512;  // addresses, names of engines and transf
 constexpr size_t kMaxHandoffs = 4096;  // one for each prompt or choice
 constexpr const char* kTransfer = "kv_transfer_params";
 
-// A member of `object`, which goes by `place` in messages; empty: absent or null.
+// A member of `object`, called `place` in messages; empty: absent or null.
 Expected<std::string> read_text(const Json& object, const char* name, const std::string& place) {
   const Json* value = find_field(object, name);
   if (value == nullptr) return std::string();
@@ -107,8 +107,8 @@ Expected<NamedHandoff> read_offer(const Json& object) {
   return out;
 }
 
-// GET /query names an engine by "epoch@host:port", and routers bring that back. One that was named
-// by somebody else is asked at the address where a router asked for its name.
+// GET /query names an engine "epoch@host:port", and routers send that name back. An engine named by
+// another scheme is at the address where the router asked for its name.
 std::string mooncake_peer(const std::string& engine_id, std::string_view address) {
   const size_t at = engine_id.rfind('@');
   if (at != std::string::npos) return engine_id.substr(at + 1);

@@ -3,8 +3,8 @@
 // of its body, and the answer that a prefill worker gives them. Three are known:
 //
 // - `kv_transfer_params` with do_remote_decode alone: the prefill half of a serial handoff. Its
-//   answer has `kv_transfer_params` of its own, which come back with do_remote_prefill in the
-//   decode half (vLLM's NixlConnector; llm-d's sidecar, vllm-router, smg).
+//   answer has `kv_transfer_params` of its own, which the client returns with do_remote_prefill in
+//   the decode half (vLLM's NixlConnector; llm-d's sidecar, vllm-router, smg).
 // - `kv_transfer_params` with `transfer_id` too: both halves are sent at once (MooncakeConnector).
 // - `bootstrap_host`, `bootstrap_port`, `bootstrap_room`: both halves are sent at once, and are the
 //   same (SGLang). The worker's role says which one it has got.

@@ -7,9 +7,9 @@
 namespace sluice {
 
 // Keeps two reserves from now on. The first allocation that fails gets the first of them; the next
-// one that fails throws std::bad_alloc, as without them, and leaves the second to what is taken
-// apart then. Whoever has caught that calls this again, and so does each sweep of an I/O thread.
-// Any thread; cheap where both are there.
+// one that fails throws std::bad_alloc, as without them, and leaves the second to the unwinding.
+// The code that catches it calls this again, and so does each sweep of an I/O thread. Any thread;
+// cheap where both are there.
 void keep_memory_reserves();
 
 }  // namespace sluice

@@ -15,8 +15,8 @@
 
 namespace sluice {
 
-// Metrics of a family come one after the other. Those without labels of their own have the engine's
-// and the model's.
+// Metrics of a family are consecutive. Those without labels of their own have the engine's and the
+// model's.
 class Families {
  public:
   using Labels = std::vector<prometheus::ClientMetric::Label>;

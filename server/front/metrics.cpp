@@ -365,8 +365,8 @@ void add_by_label(Families& out,
   }
 }
 
-// vLLM's names have what its decode worker counts of transfers that came whole, and how many
-// offers of a prefill worker nobody took in time.
+// vLLM's names count the transfers that a decode worker received whole, and the offers of a prefill
+// worker that expired unclaimed.
 void add_transfers(Families& out, const HandoffStats& stats) {
   const auto both = [&](const char* name, const char* help, uint64_t in, uint64_t out_of) {
     add_by_label(out,

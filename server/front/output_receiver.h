@@ -18,7 +18,7 @@ class OutputReceiver {
   virtual void accept(size_t choice_idx, const TokenOutput& output) = 0;
   virtual void flush() = 0;
 
-  // Ends with an error what its client is told.
+  // Ends the client's answer with an error.
   virtual void fail(const Error& error) = 0;
 };
 

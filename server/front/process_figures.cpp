@@ -23,8 +23,8 @@ double boot_time_s() {
   return -1;
 }
 
-// The fields of /proc/self/stat behind the program's name, which may have blanks and parentheses in
-// it: the first one is the third of proc(5).
+// The fields of /proc/self/stat after the program's name, which may contain blanks and parentheses:
+// the first one is the third of proc(5).
 std::vector<double> stat_fields() {
   std::ifstream stat("/proc/self/stat");
   std::string line;

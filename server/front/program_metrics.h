@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Metrics that are no engine's: of requests as clients send them, and of the program.
+// Metrics outside the engine: of requests as clients send them, and of the program.
 #pragma once
 
 #include <cstdint>

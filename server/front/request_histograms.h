@@ -57,7 +57,7 @@ struct RequestHistograms {
   // For each choice.
   SharedHistogram<20> max_tokens;         // kLengthBounds
   SharedHistogram<21> inference_seconds;  // kRequestBounds; from the first scheduling to the end
-  SharedHistogram<19> seconds_per_token;  // kInterTokenBounds; of those behind the first
+  SharedHistogram<19> seconds_per_token;  // kInterTokenBounds; of those after the first
 };
 
 }  // namespace sluice

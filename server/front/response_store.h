@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers of the Responses API that may be asked for again, or continued by `previous_response_id`.
-// Bounded in bytes: the least recently used go first. Kept in memory only, so a restart forgets
-// them. Any thread.
+// Bounded in bytes: the least recently used are evicted first. Kept in memory only, so a restart
+// forgets them. Any thread.
 #pragma once
 
 #include <cstdint>

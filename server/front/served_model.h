@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // All that reading a request and writing its answer needs to know of the model: its engine, names,
-// template and forms. Behind a router there is one for each version. Immutable; a request holds its
-// own to its end.
+// template and forms. A router has one for each version. Immutable; a request holds its own to its
+// end.
 #pragma once
 
 #include <memory>

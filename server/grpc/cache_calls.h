@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Routers' calls about the prefix cache in vllm.grpc.engine.VllmEngine: they hear of its changes or
-// make it forget.
+// Routers' calls about the prefix cache in vllm.grpc.engine.VllmEngine: they subscribe to its
+// changes or clear it.
 #pragma once
 
 #include <smg_common.pb.h>
@@ -11,8 +11,9 @@ namespace sluice {
 
 class RpcContext;
 
-// Called on gRPC's threads. A tenant with a key hears only of its own prefixes. UNIMPLEMENTED: the
-// server runs without --kv-events-config; RESOURCE_EXHAUSTED: the subscriber did not read.
+// Called on gRPC's threads. A tenant with a key receives only changes of its own prefixes.
+// UNIMPLEMENTED: the server runs without --kv-events-config; RESOURCE_EXHAUSTED: the subscriber did
+// not read.
 OneRequestWire<smg::grpc::common::KvEventBatch>* subscribe_kv_events(
     RpcContext& rpc, grpc::CallbackServerContext& context);
 

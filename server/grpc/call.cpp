@@ -202,7 +202,7 @@ bool GrpcCall::move_on(const Error& error) {
   ended();
   usage_.reset();
   finish_reasons_.clear();
-  const auto old = std::move(generation_);  // its caller goes on in it
+  const auto old = std::move(generation_);  // its caller continues in it
   run();
   return true;
 }

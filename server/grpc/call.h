@@ -61,7 +61,7 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
   void client_left() final;
 
  protected:
-  // Reads the message once, before anything else; false: it is none of the method's.
+  // Parses the message once, before anything else; false: it is not a message of the method.
   virtual bool parse(grpc::ByteBuffer& message) = 0;
 
   // `ignored`: gets the fields that are left out.

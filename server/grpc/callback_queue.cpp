@@ -24,7 +24,7 @@ struct Kept {
   std::promise<void> over;
 };
 
-// Makes the call that gives a channel its queue. It goes nowhere and is over at once.
+// Makes the call that gives a channel its queue. It reaches no server and ends at once.
 Kept* make_channel_that_stays() {
   auto* const kept = new Kept;
   kept->context.set_deadline(std::chrono::system_clock::now());

@@ -60,7 +60,7 @@ class CountedPort {
 
  private:
   struct Entry {
-    int descriptor = -1;  // gRPC's; it is another file's once `inode` differs
+    int descriptor = -1;  // gRPC's; it is a different file's once `inode` differs
     uint64_t inode = 0;
     std::string peer;
     bool has_slot = false;

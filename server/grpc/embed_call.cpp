@@ -142,7 +142,7 @@ class EmbedCall final : public PooledSink, public std::enable_shared_from_this<E
         front_end_, shared_from_this(), std::move(*request), trace_, arrival_);
     if (request_id_.empty()) request_id_ = run_->id();
     trace_ = run_->trace();
-    const std::shared_ptr<PoolingRun> run = run_;  // whose end may come at once
+    const std::shared_ptr<PoolingRun> run = run_;  // which may end at once
     run->start();
   }
 

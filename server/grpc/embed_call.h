@@ -11,8 +11,8 @@ namespace sluice {
 class RpcContext;
 
 // Called on gRPC's threads. INVALID_ARGUMENT: no ids, too many, or ones that the vocabulary lacks;
-// or the model makes no vectors. A client that leaves, or whose deadline passes, has its text
-// aborted.
+// or the model makes no vectors. The text is aborted if the client disconnects or its deadline
+// passes.
 OneRequestWire<vllm::grpc::engine::EmbedResponse>* embed(RpcContext& rpc,
                                                          grpc::CallbackServerContext& context);
 

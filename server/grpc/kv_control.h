@@ -16,7 +16,7 @@ namespace sluice {
 
 struct KvControlOptions {
   std::string listen;              // "host:port"; port 0: a free one
-  std::vector<std::string> peers;  // "host" or "host:port" that connect() may go to
+  std::vector<std::string> peers;  // "host" or "host:port" that connect() may reach
   // Shared by all workers. Without it and without TLS: loopback alone, in and out.
   std::string secret;
   WorkerTls tls;  // both ends know each other by certificates, if it is on

@@ -41,7 +41,7 @@ class KvWire {
 };
 
 // Returns the address of a peer's transport that says to listen at `address`: a wildcard host
-// becomes the host that the stream goes to (`peer`: KvWire::peer()). Others stay.
+// becomes the host that the stream connects to (`peer`: KvWire::peer()). Others stay.
 std::string reached_by(const std::string& address, std::string_view peer);
 
 class KvControlStream {
@@ -50,8 +50,8 @@ class KvControlStream {
 
   // `sink` gets KvPeerUp, messages and KvPeerDown; a listener's stream reports KvPeerDown only
   // after KvPeerUp. Settings and sink outlive it.
-  // `hides_failure`: KvPeerDown comes the same time after the start however the handshake failed,
-  // so that who asks for the connection does not learn whether something listens there.
+  // `hides_failure`: KvPeerDown is reported at the same time after the start however the handshake
+  // failed, so that a client that names the peer does not learn whether something listens there.
   KvControlStream(KvPeerId id,
                   KvSide side,
                   const KvStreamSettings& settings,
@@ -74,7 +74,7 @@ class KvControlStream {
   [[nodiscard]] bool is_up() const;
 
  private:
-  // kFailing: the stream has broken, and its end is not told yet.
+  // kFailing: the stream has broken, and its end is not reported yet.
   enum class State : uint8_t { kHandshake, kUp, kFailing, kOver };
 
   // Called with mutex_ held.

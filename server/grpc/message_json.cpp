@@ -117,7 +117,7 @@ Expected<Json> list_json(const Message& message,
 Expected<Json> message_json(const Message& message, IgnoredArguments& ignored) {
   const Reflection* reflection = message.GetReflection();
   const auto& unknown = reflection->GetUnknownFields(message);
-  // A type without fields stands for a feature that is refused whole, by its own name.
+  // A type without fields means a feature that is refused whole, by its own name.
   for (int i = 0; message.GetDescriptor()->field_count() > 0 && i < unknown.field_count(); ++i) {
     SLUICE_TRY_VOID(ignored.add(message.GetDescriptor()->name() + "." +
                                 std::to_string(unknown.field(i).number())));

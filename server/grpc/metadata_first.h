@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Services whose calls are seen before their messages. Where a client sends one message gRPC reads
-// it, whoever sent it, before it asks the service; where it sends a stream gRPC reads nothing
-// unasked. On the wire both are alike, so here every method is served as a stream: a caller without
-// a key is answered by the metadata alone, and its message is not read. Messages come as bytes and
-// are parsed where an exception ends one call.
+// Services whose calls are seen before their messages. For a method with one request message gRPC
+// reads it, from any client, before it asks the service; for a stream gRPC reads nothing unasked.
+// On the wire both are alike, so here every method is served as a stream: a caller without a key is
+// answered by the metadata alone, and its message is not read. Messages arrive as bytes and are
+// parsed where an exception ends one call.
 #pragma once
 
 #include <grpcpp/impl/codegen/proto_utils.h>
@@ -29,7 +29,7 @@ using OneRequestWire = grpc::ServerBidiReactor<grpc::ByteBuffer, Response>;
 // Registers what gRPC's code generator would write for streams.
 class MetadataFirstService : public grpc::Service {
  protected:
-  // `begin` is called on gRPC's threads when the metadata of a call is there; its reactor reads.
+  // `begin` is called on gRPC's threads when the metadata of a call has arrived; its reactor reads.
   template <typename Response>
   void serve(std::string_view service,
              std::string_view method,
@@ -48,7 +48,7 @@ class MetadataFirstService : public grpc::Service {
   int num_methods_ = 0;
 };
 
-// Frees the bytes. Returns false if they are no such message.
+// Frees the bytes. Returns false if they do not parse as the message.
 template <typename Message>
 bool parse(grpc::ByteBuffer& bytes, Message& message) {
   return grpc::SerializationTraits<Message>::Deserialize(&bytes, &message).ok();
@@ -71,7 +71,7 @@ inline grpc::Status too_long(size_t bytes) {
 template <typename Response>
 class OneRequestReactor : public OneRequestWire<Response> {
  public:
-  // Takes the message, where place() puts it. Not called where none comes.
+  // Takes the message, where place() puts it. Not called if there is none.
   virtual void take(grpc::ByteBuffer& message) = 0;
 
   // Ends a call whose message was not taken.
@@ -81,7 +81,7 @@ class OneRequestReactor : public OneRequestWire<Response> {
     if (!ok) return fail({grpc::StatusCode::INTERNAL, "The call has no message to read."});
     try {
       place(message_.Length(), [this] { take_or_fail(); });
-    } catch (const std::exception&) {  // for want of memory
+    } catch (const std::exception&) {  // out of memory
       fail(too_little());
     }
   }
@@ -102,7 +102,7 @@ class OneRequestReactor : public OneRequestWire<Response> {
   void take_or_fail() {
     try {
       take(message_);
-    } catch (const std::exception&) {  // for want of memory
+    } catch (const std::exception&) {  // out of memory
       fail(too_little());
     }
   }

@@ -76,11 +76,11 @@ class CallReactor final : public OneRequestReactor<Response>, public MessageWrit
   const bool is_stream_;
   const Start start_;
   const Place place_;
-  std::mutex mutex_;                // a client may leave while its message is taken
+  std::mutex mutex_;                // a client may disconnect while its message is taken
   std::shared_ptr<Call> call_;  // also held by its posted work and its generation
   bool is_cancelled_ = false;
   Response response_;
-  bool has_response_ = false;  // of a call that is no stream
+  bool has_response_ = false;  // of a unary call
 };
 
 }  // namespace sluice

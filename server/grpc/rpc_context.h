@@ -64,7 +64,7 @@ TraceContext trace_context_of(const grpc::CallbackServerContext& context);
 // Returns the status that reports `error`.
 grpc::Status to_status(const Error& error);
 
-// Adds what a client learns of `error` beside its status: the field, and when to try again.
+// Adds what a client gets of `error` beside its status: the field, and when to try again.
 void add_trailers(const Error& error, grpc::CallbackServerContext& context);
 
 class CountedPort;
@@ -88,7 +88,7 @@ class RpcContext {
 
   [[nodiscard]] grpc::Status too_many_calls(size_t method) const;
 
-  // Returns the thread for a message: reading a large one holds none of the others up. Any thread.
+  // Returns the thread for a message, so that parsing a large one delays no other. Any thread.
   IoWorker& worker_of(size_t message_bytes);
 
   // Returns and counts the status that refuses a call.
@@ -107,7 +107,7 @@ class RpcContext {
     return new UnreadReactor<Response>(refusal(method, error));
   }
 
-  // Answers a call of which the method is all that it says, whoever calls.
+  // Answers a call without arguments, from any caller.
   template <typename Response>
   OneRequestWire<Response>* tell(grpc::CallbackServerContext& context,
                                  size_t method,
@@ -132,7 +132,7 @@ class RpcContext {
 
   FrontEnd& front_end;
   NamedGenerations named;
-  CountedPort* port = nullptr;  // where the calls come from; outlives them
+  CountedPort* port = nullptr;  // the port of the calls; outlives them
 
  private:
   const std::vector<IoWorker*> workers_;

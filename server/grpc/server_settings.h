@@ -23,7 +23,7 @@ void set_up_grpc();
 // insecure ones without --ssl-certfile. Files that change later are read again.
 std::shared_ptr<grpc::ServerCredentials> server_credentials(const Config& config);
 
-// Bounds what all connections of a port buffer, whoever they are.
+// Bounds what all connections of a port buffer, with or without a key.
 void set_memory_limit(grpc::ServerBuilder& builder, int64_t bytes);
 
 void set_limits(grpc::ServerBuilder& builder, const Config& config);

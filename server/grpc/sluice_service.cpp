@@ -193,7 +193,7 @@ class SluiceCall final : public GrpcCall {
 
   void finish_wire(const grpc::Status& status) override { writer_.finish(status); }
 
-  // An answer in one piece is no backlog.
+  // An answer in one piece is not a backlog.
   void grow(size_t choice_idx, size_t num_bytes) {
     if (!stream_) return;
     is_pending_[choice_idx] = true;

@@ -232,7 +232,7 @@ class VllmCall final : public GrpcCall {
     }
   }
 
-  // Counts only what a stream's reader could have read; an answer in one piece is no backlog.
+  // Counts only what a stream's reader could have read; an answer in one piece is not a backlog.
   void recount_pending() {
     pending_bytes_ = 0;
     for (const Choice& choice : choices_) {

@@ -8,7 +8,7 @@ namespace sluice {
 
 struct Config;
 
-// kInvalidArgument: there is a secret, and it is so short that it could be tried out.
+// kInvalidArgument: there is a secret, and it is so short that it could be guessed.
 Expected<void> check_worker_secret(const Config& config);
 
 }  // namespace sluice

@@ -30,7 +30,7 @@ class WorkerServer {
   // Ends all calls with UNAVAILABLE; a router continues their requests elsewhere. Any thread.
   void cut_calls();
 
-  // Accepts nothing new, and returns when no call is left. The service's thread goes on.
+  // Accepts nothing new, and returns when no call is left. The service's thread continues.
   void shutdown();
 
   // Returns the number of requests whose end the engine has not yet reported. Any thread.

@@ -246,13 +246,13 @@ class WorkerCall final : public std::enable_shared_from_this<WorkerCall> {
   int64_t num_tokens_ = 0;  // that were computed here
   int32_t position_;
   std::optional<RequestId> id_;  // set while the engine has the request
-  bool is_queued_ = false;       // no output has come yet
+  bool is_queued_ = false;       // no output has arrived yet
   wire::GenerateResponse pending_;
   size_t pending_bytes_ = 0;
   bool has_pending_ = false;
   bool is_writing_ = false;
   bool is_finished_ = false;
-  bool is_aborted_ = false;  // the engine was told
+  bool is_aborted_ = false;  // abort() was called
   std::optional<grpc::Status> status_;  // to be sent when nothing is pending
 };
 

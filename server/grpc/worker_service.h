@@ -37,7 +37,7 @@ class WorkerService final : public MetadataFirstService, public OutputSink {
   // Called on the engine thread.
   void publish(OutputBatch batch) override;
 
-  // Before the first call: where they come from; outlives them.
+  // Before the first call: the port of the calls; outlives them.
   void set_port(CountedPort* port) { port_ = port; }
 
   // Called on any thread.

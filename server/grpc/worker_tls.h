@@ -27,7 +27,7 @@ struct WorkerTls {
 WorkerTls router_tls(const Config& config);
 
 // Returns a worker's files towards other workers: without --worker-ssl-certfile it shows that of
-// --ssl-certfile. kInvalidArgument: there is none, or a file is not good; says which.
+// --ssl-certfile. kInvalidArgument: there is none, or a file is invalid; says which.
 Expected<WorkerTls> worker_tls(const Config& config);
 
 // Returns a caller's credentials: without TLS, or believing `tls.authorities` and host names and

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The memory that all request bodies share which are not complete yet, so that clients who send
-// large ones, or never end them, cannot take more together. All threads.
+// The memory that all incomplete request bodies share, which bounds what clients take together that
+// send large ones or never end them. All threads.
 #pragma once
 
 #include <atomic>

@@ -139,7 +139,7 @@ void Connection::wait_readable() {
     if (error || self->state_ == State::kClosed) return self->close();
     try {
       self->on_readable();
-    } catch (const std::bad_alloc&) {  // for what has come
+    } catch (const std::bad_alloc&) {  // for what has arrived
       self->close();
     }
   });
@@ -168,7 +168,7 @@ void Connection::on_readable() {
   wait_readable();
 }
 
-// Goes on with what has been received, here or on another thread.
+// Continues with what has been received, here or on another thread.
 void Connection::take_input() {
   process_input();
   if (move_if_large()) return;
@@ -184,7 +184,7 @@ bool Connection::is_large() const {
   return bytes > (parser_->is_gzip ? kLargeDeflatedBody : kLargeBody);
 }
 
-// Returns true where the connection is another thread's now, and must not be touched.
+// Returns true if the connection now belongs to another thread and must not be touched.
 bool Connection::move_if_large() {
   if (!is_large() || writing_ || reading_) return false;
   ConnectionOwner* const here = owner_;
@@ -231,7 +231,7 @@ bool Connection::move_socket(boost::asio::io_context& from, boost::asio::io_cont
 
 void Connection::resume() { take_input(); }
 
-// Returns false if nothing more can come. A last alert for the peer is sent if it fits at once.
+// Returns false if nothing more can arrive. A last alert for the peer is sent if it fits at once.
 bool Connection::decrypt(std::string_view received) {
   const bool goes_on = tls_->receive(received, input_, tls_reply_);
   if (tls_reply_.size() > kMaxUnparsedBytes) return false;
@@ -244,7 +244,7 @@ bool Connection::decrypt(std::string_view received) {
   return false;
 }
 
-// Drops empty lines in front of a request line (RFC 9112, 2.2), which old clients send behind a
+// Drops empty lines in front of a request line (RFC 9112, 2.2), which old clients send after a
 // body. Returns false if there is nothing else yet, or too much of that.
 bool Connection::skip_empty_lines() {
   size_t taken = 0;
@@ -267,7 +267,7 @@ void Connection::process_input() {
   }
 }
 
-// Returns true once a request can be answered: all of it has come, or a header that is refused.
+// Returns true once a request can be answered: all of it has arrived, or a header that is refused.
 bool Connection::parse_some() {
   if (parser_ == nullptr) {
     if (!skip_empty_lines()) return false;
@@ -484,7 +484,7 @@ std::string Connection::received_id() const {
   return id.empty() ? random_id(kRequestPrefix) : id;
 }
 
-// Whether it is Anthropic's clients' request, as far as it has come.
+// Whether it is Anthropic's clients' request, as far as it has arrived.
 bool Connection::is_from_anthropic() const {
   if (parser_ == nullptr) return false;
   if (parser_->header_read) return parser_->request.is_anthropic;

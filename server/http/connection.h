@@ -25,7 +25,7 @@ struct Config;
 // A stream socket of any family: TCP or Unix.
 using StreamSocket = boost::asio::generic::stream_protocol::socket;
 
-// A body of more bytes is another thread's.
+// A larger body is parsed on another thread.
 inline constexpr uint64_t kLargeBody = 256 << 10;
 
 // Bounds of a connection, from the configuration.
@@ -65,14 +65,13 @@ class ConnectionOwner {
 
   // Returns the memory that incomplete bodies share.
   virtual BodyBudget& bodies() = 0;
-  // Returns the thread that large bodies belong to, so that parsing them holds nobody else up;
-  // null: it is this one.
+  // Returns the thread that large bodies belong to, so that parsing them delays no other
+  // connection; null: it is this one.
   virtual ConnectionOwner* large_bodies_owner() = 0;
   virtual boost::asio::io_context& context() = 0;
-  // The connection is another owner's, who may be at work on it already.
+  // The connection has moved to another owner, which may already use it.
   virtual void forget(Connection& connection) = 0;
-  // Takes a connection over, which its owner forgets if this does not throw std::bad_alloc. Any
-  // thread.
+  // Takes over a connection; its owner forgets it unless this throws std::bad_alloc. Any thread.
   virtual void take_over(std::shared_ptr<Connection> connection) = 0;
 
   // Returns memory for one read, which the thread's connections share.
@@ -103,11 +102,11 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   [[nodiscard]] Kind kind() const { return kind_; }
 
   void start();
-  // Goes on with a new owner, on its thread.
+  // Continues with a new owner, on its thread.
   void resume();
   // Checks deadlines and sends pings; called a few times a second.
   void check_deadlines(Clock::time_point now);
-  // Ends the connection at once; the handler of an open request is told of the disconnect.
+  // Ends the connection at once; the handler of an open request learns of the disconnect.
   void close();
 
   // Implements ResponseWriter.
@@ -176,7 +175,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   std::string outgoing_;  // being written
   size_t num_sent_ = 0;   // bytes of outgoing_ already sent
   bool writing_ = false;
-  std::string tls_reply_;  // handshake and alerts, as they go out
+  std::string tls_reply_;  // handshake and alerts, as they are sent
 
   // State of the request being answered.
   bool keep_alive_ = true;

@@ -147,8 +147,8 @@ std::optional<Error> CorsPolicy::refusal(const HttpRequest& request, bool is_ope
 }
 
 std::string CorsPolicy::header_lines(std::string_view origin) const {
-  // With a star browsers send no credentials; to name each origin instead would let every page that
-  // somebody opens use what the browser knows.
+  // With a star browsers send no credentials; echoing each origin instead would let any page that a
+  // user opens use the browser's credentials.
   if (any_origin_) {
     return "Access-Control-Allow-Origin: *\r\n" + std::string(kExposed);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What pages may do with the server in a browser (the Fetch standard's CORS protocol), and which
-// requests do not run because a page that may not is behind them.
+// requests are refused because a page without that permission sent them.
 //
 // The rule; deploy/security.md states it for operators:
 //  - Origin. --allowed-origins names whose pages may use the server. Where it is not set, any page
@@ -42,8 +42,7 @@ class CorsPolicy {
   [[nodiscard]] HttpHeaders preflight_headers(std::string_view origin,
                                               std::string_view wanted_headers) const;
 
-  // Returns why the request must not run; nothing: it may. `is_open`: nobody is asked for a key at
-  // its path.
+  // Returns why the request must not run; nothing: it may. `is_open`: its path needs no key.
   [[nodiscard]] std::optional<Error> refusal(const HttpRequest& request, bool is_open) const;
 
  private:

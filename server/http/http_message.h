@@ -19,7 +19,7 @@ class IoWorker;
 struct HttpRequest {
   std::string method;  // "POST"
   std::string path;    // without the query, and without a slash at its end
-  std::string query;   // behind the question mark, as it was sent
+  std::string query;   // after the question mark, as it was sent
   std::string body;
   std::string authorization;  // header values; empty when absent
   std::string api_key;        // x-api-key
@@ -61,7 +61,7 @@ class ResponseWriter {
   virtual bool flush() = 0;
   virtual void finish_stream() = 0;
 
-  // `on_disconnect` runs once if the client goes away before the answer is complete; `on_quiet`
+  // `on_disconnect` runs once if the client disconnects before the answer is complete; `on_quiet`
   // when nothing was sent for the ping interval. Both are dropped when the answer is complete.
   virtual void set_callbacks(std::function<void()> on_disconnect,
                              std::function<void()> on_quiet) = 0;

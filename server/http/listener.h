@@ -18,7 +18,7 @@ class Listener {
   enum class Sharing : uint8_t { kNone, kWithNext };
 
   // Listens at --uds, or at --host and --port (0: any free port). A socket file without a listener
-  // is replaced; one in use, or a file that is no socket, is refused.
+  // is replaced; one in use, or a file that is not a socket, is refused.
   static Expected<std::unique_ptr<Listener>> create(const Config& config,
                                                     Sharing sharing = Sharing::kNone);
   // Takes over a listening socket of the same configuration from another process.

@@ -6,7 +6,7 @@
 
 namespace sluice {
 
-// Returns `given` if it may stand in a header and a log line: up to 512 letters, digits and -_.:
+// Returns `given` if it is allowed in a header and a log line: up to 512 letters, digits and -_.:
 // marks; the first of several names with commas. Otherwise empty, as if none was given.
 std::string safe_request_id(std::string given);
 

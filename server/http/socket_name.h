@@ -16,14 +16,14 @@ struct SocketName {
   bool operator==(const SocketName&) const = default;
 };
 
-// Returns nothing if the text is no such name.
+// Returns nothing if the text is not such a name.
 std::optional<SocketName> parse_socket_name(std::string_view text);
 std::string text_of(const SocketName& name);
 
 // Returns the host:port of a connected TCP socket's peer; empty: another kind, or it is gone.
 std::string peer_name(int descriptor);
 
-// Tells whether the host stands for every address, to which no client can connect: "*", 0.0.0.0,
+// Tells whether the host means every address, to which no client can connect: "*", 0.0.0.0,
 // ::.
 bool is_any_host(std::string_view host);
 

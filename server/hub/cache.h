@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The hub's cache on disk, in the layout that its other clients share:
-//   models--org--name/blobs/<etag>               a file's bytes; <etag>.incomplete while they come
+//   models--org--name/blobs/<etag>               a file's bytes; <etag>.incomplete until whole
 //   models--org--name/refs/<revision>            the commit it means
 //   models--org--name/snapshots/<commit>/<path>  links to blobs
-//   .locks/models--org--name/<etag>.lock         held by whoever writes that blob
+//   .locks/models--org--name/<etag>.lock         held by the writer of that blob
 #pragma once
 
 #include <cstdint>
@@ -49,7 +49,7 @@ class RepoCache {
   [[nodiscard]] std::string snapshot(const std::string& commit) const;
   [[nodiscard]] std::string snapshot_file(const std::string& commit, const std::string& path) const;
 
-  // Makes the folders that blobs, locks and links lie in.
+  // Creates the folders of blobs, locks and links.
   [[nodiscard]] Expected<void> prepare() const;
   // A link in the snapshot to a blob that is there.
   [[nodiscard]] Expected<void> link(const std::string& commit,

@@ -56,7 +56,7 @@ std::string shown(std::string_view text) {
   return line;
 }
 
-// W/"abc" as abc; empty where it could be no file's name.
+// W/"abc" as abc; empty if it cannot be a file's name.
 std::string plain_etag(std::string_view text) {
   if (text.starts_with("W/")) text.remove_prefix(2);
   if (text.size() >= 2 && text.front() == '"' && text.back() == '"') {

@@ -22,7 +22,7 @@ class HubClient {
 
   Expected<RepoInfo> repo_info() const;
   Expected<RemoteFile> describe(const std::string& commit, const std::string& path) const;
-  // Whole, from where `partial` ends. `on_bytes` is told how many more came.
+  // Whole, from where `partial` ends. `on_bytes` receives the number of new bytes.
   Expected<void> download(const std::string& commit,
                           const RemoteFile& file,
                           PartialFile& partial,

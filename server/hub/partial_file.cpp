@@ -44,7 +44,7 @@ class PartialFile::Hash {
     CHECK(EVP_DigestUpdate(state_.get(), bytes.data(), bytes.size()) == 1);
   }
 
-  // Empty: the etag is no hash.
+  // Empty: the etag is not a hash.
   std::string digest() {
     if (kind_ == nullptr) return {};
     unsigned char bytes[EVP_MAX_MD_SIZE];

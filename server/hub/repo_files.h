@@ -30,7 +30,7 @@ struct RepoInfo {
 Expected<RepoInfo> parse_repo_info(std::string_view json);
 
 struct FileSelection {
-  std::vector<std::string> files;  // what makes a model complete comes last
+  std::vector<std::string> files;  // what makes a model complete is last
   std::string gguf;                // the file to open; empty: the directory
   std::string index;               // names more files: see shards_of_index(); empty: none
 };

@@ -91,7 +91,7 @@ Expected<void> append_formatted(Runtime& runtime,
   return {};
 }
 
-// What stands behind a percent sign.
+// Parses what follows a percent sign.
 Expected<Spec> parse_percent_spec(Runtime& runtime, std::string_view view, size_t& pos) {
   Spec spec{.align = '>'};
   for (; pos < view.size() && (view[pos] == '-' || view[pos] == '0'); ++pos) {
@@ -139,7 +139,7 @@ bool is_tuple(const Value& value) {
   return value.is(Kind::kSequence) && value.as<Sequence>().kind == SequenceKind::kTuple;
 }
 
-// Whether Python lets a format string pass that uses none of `values`.
+// Whether Python accepts a format string that does not use `values`.
 bool may_stay_unused(const Value& values) {
   if (is_tuple(values)) return values.as<Sequence>().items.empty();
   if (values.is(Kind::kDict) || values.is(Kind::kUndefined)) return true;
@@ -148,7 +148,7 @@ bool may_stay_unused(const Value& values) {
   return kind == SequenceKind::kList || kind == SequenceKind::kRange;
 }
 
-// What stands behind the colon of a format field: [< or >][0][width][.precision][type].
+// Parses what follows the colon of a format field: [< or >][0][width][.precision][type].
 Expected<Spec> parse_brace_spec(Runtime& runtime, std::string_view text, const Value& value) {
   const bool is_text = value.is(Kind::kString);
   if (!is_text && !value.number()) {

@@ -325,7 +325,8 @@ Parser::StmtResult Parser::parse_named_block() {
   if (is_name("required")) {
     return error("Required block '" + stmt->text + "' not found");
   }
-  // What a block reads is no matter of the macro or loop around it, but that it sees the loop.
+  // Names that a block reads do not concern the macro or loop around it, except that it sees the
+  // loop.
   const Reads before = reads_;
   const int32_t loops = std::exchange(loop_depth_, 0);
   SLUICE_TRY_VOID(expect_block_end());

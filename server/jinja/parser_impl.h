@@ -124,7 +124,7 @@ class Parser {
   ExprResult parse_filters_and_tests(ExprPtr base);
   ExprResult parse_subscript(ExprPtr base);
   ExprResult parse_subscript_part();
-  // `start_inline`: the first filter's name comes without a pipe, as in a filter block.
+  // `start_inline`: the first filter's name has no pipe, as in a filter block.
   ExprResult parse_filter_chain(ExprPtr base, bool start_inline);
   ExprResult parse_test(ExprPtr base);
   Expected<Arguments> parse_arguments();

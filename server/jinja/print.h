@@ -12,7 +12,7 @@ namespace sluice::jinja {
 
 Expected<void> append_str(Runtime& runtime, const Value& value, TextBuilder& out);
 Expected<void> append_repr(Runtime& runtime, const Value& value, TextBuilder& out);
-// str(value) as a string value; strings come back as they are.
+// str(value) as a string value; strings are returned unchanged.
 Result to_text(Runtime& runtime, const Value& value);
 std::string float_repr(double value);
 

@@ -22,7 +22,8 @@ tl::unexpected<Error> unsupported(std::string message, std::string_view param);
 // Returns null if the field is absent or null.
 const nlohmann::ordered_json* find_field(const nlohmann::ordered_json& body, std::string_view name);
 
-// Returns the text of a member; empty: there is none, it is no string, or `value` is no object.
+// Returns the text of a member; empty: there is none, it is not a string, or `value` is not an
+// object.
 std::string string_member(const nlohmann::ordered_json& value, std::string_view name);
 
 Expected<bool> read_bool(const nlohmann::ordered_json& body, std::string_view name, bool fallback);

@@ -200,7 +200,8 @@ std::shared_ptr<Tenant> Authenticator::find_tenant(const HttpRequest& request) c
   if (strncasecmp(request.authorization.c_str(), "Bearer ", kSchemeLength) == 0) {
     key = request.authorization.substr(kSchemeLength);
   }
-  // The empty key is no tenant's, though a file may hold its digest: the hash of an unset variable.
+  // The empty key belongs to no tenant, though a file may hold its digest: the hash of an unset
+  // variable.
   if (key.empty()) return nullptr;
   const Digest given = digest_of(key);
   const Key* found = nullptr;

@@ -37,7 +37,8 @@ class Authenticator {
   // Reads "Authorization: Bearer KEY" or "x-api-key: KEY". Null: the client is refused. Any thread.
   [[nodiscard]] std::shared_ptr<Tenant> find_tenant(const HttpRequest& request) const;
 
-  // Tells whether clients are more than one, who should not see each other's requests. Any thread.
+  // Tells whether there are several clients, which should not see each other's requests. Any
+  // thread.
   [[nodiscard]] bool has_several_keys() const;
 
  private:

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Watches files that other programs write while this process runs: keys and certificates, from a
-// Kubernetes Secret (another file behind the same link) or an editor (the same file, longer).
+// Kubernetes Secret (a link that moves to a new file) or an editor (the same file, longer).
 #pragma once
 
 #include <cstdint>

@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// Returns the whole seconds until `missing` units have come at `per_minute`.
+// Returns the whole seconds until `missing` units have accrued at `per_minute`.
 int32_t seconds_for(double missing, int32_t per_minute) {
   return static_cast<int32_t>(std::clamp(std::ceil(missing * 60 / per_minute), 1.0, 86400.0));
 }

@@ -179,8 +179,8 @@ void Connection::parse() {
 void Connection::on_end_of_file(error_code error) {
   drop_stream();
   const bool has_begun = parser_->has_begun();
-  // A server may close a kept-alive connection just when the next request comes; that is no answer
-  // to it. The request is sent again on a new connection and keeps its start time.
+  // A server may close a kept-alive connection just when the next request arrives; that is no
+  // answer to it. The request is sent again on a new connection and keeps its start time.
   if (!has_begun && reused_) {
     reused_ = false;
     return open();
@@ -209,7 +209,7 @@ void Connection::on_answer_end() {
   finish();
 }
 
-// Judges the tokens. Those without text are known from usage, and still come with an event.
+// Judges the tokens. Those without text are known from usage, and still have an event.
 void Connection::judge_tokens() {
   const Record& record = exchange_->record;
   const bool has_token =

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Traces: times and lengths of requests, without their text. Formats: Mooncake (JSON lines;
-// milliseconds; a hash stands for a block of 512 tokens, equal at each occurrence), Azure LLM
+// milliseconds; a hash means a block of 512 tokens, equal at each occurrence), Azure LLM
 // inference (CSV; date and time) and BurstGPT (CSV; seconds). Prompts have the traced lengths.
 #include <algorithm>
 #include <charconv>
@@ -15,7 +15,7 @@
 namespace sluice::load {
 namespace {
 
-constexpr int32_t kBlockTokens = 512;  // tokens that a Mooncake hash stands for
+constexpr int32_t kBlockTokens = 512;  // tokens of a Mooncake hash
 constexpr int64_t kMaxTokens = 1 << 24;
 
 struct TraceRow {

@@ -84,7 +84,7 @@ struct Timeline {
     return static_cast<size_t>(std::clamp(t / step, 0.0, static_cast<double>(num_steps - 1)));
   }
 
-  // Adds the share of each step that lies in [from, to).
+  // Adds the share of each step in [from, to).
   void add_interval(std::vector<double>& values, double from, double to) const {
     for (size_t i = at(from); i <= at(to); ++i) {
       const double begin = static_cast<double>(i) * step;

@@ -214,7 +214,7 @@ Summary summarize(const std::vector<Record>& records,
   find_peaks(done, summary);
   const double seconds = std::max(summary.duration_s, 1e-9);
   summary.request_throughput = static_cast<double>(summary.completed) / seconds;
-  // A window counts tokens of streams that began before it, and none that come after it.
+  // A window counts tokens of streams that began before it, and none that arrive after it.
   summary.output_throughput =
       (window.is_whole ? static_cast<double>(summary.total_output_tokens) : tokens_in_window) /
       seconds;

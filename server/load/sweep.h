@@ -29,7 +29,7 @@ struct SweepResult {
   Result best;                     // the highest sustained rate, or the lowest tried
 };
 
-// Calls `measure` at each rate; `num_rates` lie between the two ends.
+// Calls `measure` at each rate; `num_rates` are between the two ends.
 Expected<SweepResult> sweep_rates(int num_rates,
                                   const std::function<Expected<Result>(double rate)>& measure);
 

@@ -12,7 +12,7 @@ enum class MockApi : uint8_t { kCompletions, kChat };
 
 // Returns one chunk of a chunked body.
 std::string http_chunk(std::string_view body);
-// Returns a whole answer that is no stream.
+// Returns a whole answer that is not streamed.
 std::string http_answer(std::string_view status, std::string_view headers, std::string_view body);
 std::string stream_head();
 std::string token_event(MockApi api);  // without chunk framing

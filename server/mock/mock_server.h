@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// A completion server without a model: tokens come at scripted times, so that a client's figures
-// can be compared with the truth, or as fast as sockets allow if the script has no delays. It can
-// also fail in each way that a client must recognize. One thread.
+// A completion server without a model: tokens are sent at scripted times, so that a client's
+// figures can be compared with the truth, or as fast as sockets allow if the script has no delays.
+// It can also fail in each way that a client must recognize. One thread.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,7 @@ namespace sluice::mock {
 
 enum class MockFault : uint8_t {
   kNone,
-  kNoAnswer,     // closes when the request has come
+  kNoAnswer,     // closes when the request has arrived
   kDie,          // closes between two events, in the middle of the stream
   kHang,         // stops in the middle of the stream and stays silent
   kHalfFrame,    // closes in the middle of an event

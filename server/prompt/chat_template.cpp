@@ -99,7 +99,7 @@ Expected<ChatTemplate> ChatTemplate::compile(std::string_view source,
       .max_output_bytes = std::min(limits.max_output_bytes, kFindingLimits.max_output_bytes),
       .max_memory_bytes = std::min(limits.max_memory_bytes, kFindingLimits.max_memory_bytes),
       .max_depth = limits.max_depth};
-  // The time stands still, because renders are compared.
+  // The time is fixed, because renders are compared.
   const TemplateClock still = [now = impl->clock()] { return now; };
   impl->forms = find_message_forms(impl->block, [&](const Json& variables) {
     return impl->render(variables, finding, still).map([](const jinja::Text& text) {

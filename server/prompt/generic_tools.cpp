@@ -28,7 +28,7 @@ std::string description_of(const Json& tools) {
   return text;
 }
 
-// Appends text to a message's content, a string or parts, behind what is there.
+// Appends text to a message's content, a string or parts.
 void append_text(Json& content, const std::string& text) {
   if (content.is_array()) {
     content.push_back({{"type", "text"}, {"text", text}});

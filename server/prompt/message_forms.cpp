@@ -79,10 +79,10 @@ class Finder {
   enum class Place : uint8_t {
     kAlone,
     kFirst,         // before a user's
-    kBetweenUsers,  // behind a user's and before another
+    kBetweenUsers,  // after a user's and before another
     kBehindUser,
-    kBehindAnswer,  // behind a user's and an assistant's
-    kBehindCall,    // behind a user's and an assistant's call
+    kBehindAnswer,  // after a user's and an assistant's
+    kBehindCall,    // after a user's and an assistant's call
   };
 
   // Messages around a placed message, for a template that requires them.

@@ -39,11 +39,11 @@ struct MessageForms {
   bool takes_developer = true;
   // Two instructions at the front, a system's and a developer's, both reach the prompt.
   bool takes_two_instructions = true;
-  // An instruction behind other messages reaches the prompt, or the template refuses it; if
-  // takes_two_instructions, that holds beside one at the front.
+  // An instruction after other messages reaches the prompt, or the template rejects it; if
+  // takes_two_instructions, also when there is one at the front.
   bool takes_late_instructions = true;
   bool text_arguments = false;     // calls' arguments are wanted as JSON text, not as an object
-  bool object_arguments = false;   // arguments that are no object make the template fail
+  bool object_arguments = false;   // non-object arguments make the template fail
   bool prints_tools = false;       // the name of a tool reaches the prompt
   bool system_tools = false;       // if not, it does from JSON text in a system message's `tools`
   bool prints_calls = false;       // name and arguments of a call reach the prompt

@@ -189,7 +189,7 @@ Expected<Json> normal_message(const Json& given,
   const Json* reasoning = find_reasoning(given);
   const bool has_reasoning = reasoning != nullptr && !is_empty(*reasoning);
   Json message = Json::object();
-  // The member stands where transformers puts it, which templates that print the whole message
+  // The member is where transformers puts it, which templates that print the whole message
   // show.
   if (has_reasoning && find_field(given, "thinking") == nullptr) message["thinking"] = *reasoning;
   for (const auto& [name, value] : given.items()) {

@@ -126,8 +126,8 @@ Expected<void> add_kwargs(const Json& body, Json& variables) {
   return {};
 }
 
-// Position of a mark in the last message's text: behind its last character that is no white space,
-// or behind all of it and before a space, like transformers' own mark.
+// Position of a mark in the last message's text: after its last character that is not white space,
+// or after all of it and before a space, like transformers' own mark.
 enum class MarkPlace : uint8_t { kBehindText, kBehindAll };
 
 // The last message's text with a mark in it: the prompt ends at the rendered mark, with the white
@@ -135,7 +135,7 @@ enum class MarkPlace : uint8_t { kBehindText, kBehindAll };
 struct MarkedEnd {
   std::string mark;
   std::string text;      // without white space around it
-  std::string trailing;  // white space behind the mark
+  std::string trailing;  // white space after the mark
 };
 
 constexpr std::string_view kMark = "qzvxkj";
@@ -182,7 +182,7 @@ Expected<MarkedEnd> mark_end(const Json& body, MarkPlace place, Json& messages) 
   return end;
 }
 
-// Ends the spans at the mark and returns up to `trailing.size()` characters of the text behind it.
+// Ends the spans at the mark and returns up to `trailing.size()` characters of the text after it.
 std::optional<std::string> cut_at_mark(const MarkedEnd& end, std::vector<RenderedSpan>& spans) {
   for (size_t i = spans.size(); i-- > 0;) {
     std::string& text = spans[i].text;
@@ -202,7 +202,7 @@ std::string text_of(const std::vector<RenderedSpan>& spans) {
   return text;
 }
 
-// Cuts at a mark that stands right behind the final text.
+// Cuts at a mark that directly follows the final text.
 bool cut_behind_text(const MarkedEnd& end, std::vector<RenderedSpan>& spans) {
   const auto behind = cut_at_mark(end, spans);
   if (!behind || !text_of(spans).ends_with(end.text)) return false;
@@ -216,8 +216,8 @@ bool cut_behind_text(const MarkedEnd& end, std::vector<RenderedSpan>& spans) {
   return true;
 }
 
-// Cuts by the rule of transformers: the final text stands anywhere, and white space before the mark
-// is dropped if the template dropped the space behind it.
+// Cuts by the rule of transformers: the final text may be anywhere, and white space before the mark
+// is dropped if the template dropped the space after it.
 bool cut_behind_all(const MarkedEnd& end, std::vector<RenderedSpan>& spans) {
   if (text_of(spans).find(end.text) == std::string::npos) return false;
   const auto behind = cut_at_mark(end, spans);
@@ -239,8 +239,8 @@ Expected<std::vector<RenderedSpan>> render_chat(const ChatTemplate& chat, const 
   return invalid("The chat template failed: " + spans.error().message, "messages");
 }
 
-// Renders with the mark behind the text and, if the template separates them, once more with the
-// mark behind all.
+// Renders with the mark after the text and, if the template separates them, once more with the mark
+// after all.
 Expected<std::vector<RenderedSpan>> render_continued(const ChatTemplate& chat,
                                                      const Json& body,
                                                      const Json& messages,

@@ -18,8 +18,8 @@ namespace sluice {
 
 struct ChatPrompt {
   std::vector<TokenId> ids;  // at least one
-  // The template's text behind the last message; if that message is continued, its turn up to the
-  // end. It tells whether the output begins inside reasoning.
+  // The template's text after the last message; if that message is continued, its turn up to the
+  // end. Determines whether the output begins inside reasoning.
   std::string tail;
 };
 

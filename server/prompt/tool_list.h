@@ -13,8 +13,8 @@ namespace sluice {
 struct ValidationContext;
 
 // Returns the request's `tools`, unmodified, for the template: null if there are none.
-// kInvalidArgument: one is broken, or two have one name; kUnsupported: one is no function, or the
-// chat template shows no tools, which only `tool_choice: none` makes harmless.
+// kInvalidArgument: one is broken, or two have one name; kUnsupported: one is not a function, or
+// the chat template shows no tools, which only `tool_choice: none` makes harmless.
 Expected<nlohmann::ordered_json> read_tool_list(const ValidationContext& context,
                                                 const nlohmann::ordered_json& body);
 

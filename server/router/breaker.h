@@ -49,7 +49,7 @@ class Breaker {
   void sent(Time now);
   void succeeded();       // closes it for a probe; older requests do not
   void failed(Time now);  // with an error of the worker's own
-  void died(Time now);    // the worker did not answer, or its process has gone
+  void died(Time now);    // the worker did not answer, or its process has ended
   void gave_up();         // the request ended without a verdict
 
  private:

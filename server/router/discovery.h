@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds a router's workers: named one by one, behind a DNS name, or in the EndpointSlices of a
+// Finds a router's workers: named one by one, by a DNS name, or in the EndpointSlices of a
 // Kubernetes service. Its own threads ask again; each result is handed over whole.
 #pragma once
 

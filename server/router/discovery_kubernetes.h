@@ -27,9 +27,10 @@ class EndpointSlices {
   // `port`: of all endpoints; 0: the first port of each slice.
   explicit EndpointSlices(int32_t port) : port_(port) {}
 
-  // Takes an EndpointSliceList: all slices. kDataLoss: the text is none.
+  // Takes an EndpointSliceList: all slices. kDataLoss: the text is not one.
   Expected<void> take_list(std::string_view json);
-  // Takes an event of a watch. kDataLoss: it is none, or says that the list is too old: list again.
+  // Takes an event of a watch. kDataLoss: it is not one, or reports that the list is too old: list
+  // again.
   Expected<void> take_event(std::string_view json);
 
   // Returns the endpoints that are ready and not about to end: "address:port" each, ascending.

@@ -36,7 +36,7 @@ class KvEventSubscriber {
 };
 
 // Returns a worker's bound endpoint for a router: a host of * or 0.0.0.0 becomes the worker's own.
-// Empty: an endpoint that is no TCP.
+// Empty: not a TCP endpoint.
 std::string reachable_endpoint(const std::string& bound, const std::string& worker_host);
 
 }  // namespace sluice

@@ -129,7 +129,7 @@ bool RemoteEngine::has_left(const RouterVersion& version) {
   return others;
 }
 
-// A request without a token does not wait for a version that has left: whoever sent it may read it
+// A request without a token does not wait for a version that has left: its sender may read it
 // again for another.
 void RemoteEngine::expire_parked(Time now) {
   if (num_parked_ == 0) return;

@@ -293,7 +293,7 @@ void RemoteEngine::take_refusal(Stream& stream, const Error& error) {
     leave_worker(stream);
     dispatch(stream);
     if (stream.worker == nullptr && !stream.ledger.was_accepted()) {
-      publish_stats();  // whoever reads the request again does so for a version that has workers
+      publish_stats();  // the request is read again for a version that has workers
       fail(stream, error);
     }
     return;
@@ -307,7 +307,7 @@ void RemoteEngine::take_end(RequestId id,
                             CallEnd end,
                             const std::string& reason) {
   Stream* const stream = find(id, attempt);
-  if (stream == nullptr) return;  // its last output has come, or it was cancelled
+  if (stream == nullptr) return;  // its last output has arrived, or it was cancelled
   Worker& worker = *stream->worker;
   switch (end) {
     case CallEnd::kLost:

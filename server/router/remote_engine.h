@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // An engine without a model: requests go to workers (`sluice serve --worker-listen`), and their
-// tokens come back. The front end above it is unchanged, so all APIs work through a router, and one
-// detokenizer makes the text of a stream however many workers took part.
+// tokens are returned. The front end above it is unchanged, so all APIs work through a router, and
+// one detokenizer makes the text of a stream however many workers took part.
 //
-// A stream whose worker is lost goes on with another worker of the same fingerprint from prompt,
+// A stream whose worker is lost continues with another worker of the same fingerprint from prompt,
 // seed and tokens so far, which gives the same tokens; without one it waits, and then ends with an
 // error. It never ends short in silence. Workers may have several fingerprints, as during an
 // update: each is an engine of its own in versions(), and a stream stays with its own.

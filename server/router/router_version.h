@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One version of the model behind a router: an engine whose requests go to workers of one
-// fingerprint. Its model and tokenizer are those workers', and what else an engine can do the
-// router does.
+// One version of a router's model: an engine whose requests go to workers of one fingerprint. Its
+// model and tokenizer are those workers'; the router does the rest of what an engine can do.
 #pragma once
 
 #include <functional>

@@ -43,8 +43,8 @@ class StreamLedger {
 
   [[nodiscard]] bool was_accepted() const { return was_accepted_; }
 
-  // Takes an output of `attempt` behind `position` tokens of the answer. A published output counts
-  // as sent: the next attempt begins behind it.
+  // Takes an output of `attempt` that follows `position` tokens of the answer. A published output
+  // counts as sent: the next attempt begins after it.
   [[nodiscard]] Verdict accept(uint32_t attempt, int32_t position, TokenOutput& output);
 
   // Returns the number of tokens of the answer so far.

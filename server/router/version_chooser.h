@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Chooses the version of the model that a new request goes to, where a router's workers have
 // several: a function of what is ready; no clock, thread or I/O. A version is a fingerprint, since
-// only workers of the same one can go on with each other's streams.
+// only workers of the same one can continue each other's streams.
 #pragma once
 
 #include <cstddef>
@@ -41,7 +41,7 @@ struct RouteRule {
 std::vector<double> shares_of_requests(std::span<const VersionReadiness> versions,
                                        const RouteRule& rule);
 
-// Returns the index of the version at `point` in [0, 1) when their shares lie side by side;
+// Returns the index of the version at `point` in [0, 1) when their shares are laid side by side;
 // shares.size() if all are 0.
 size_t version_at(std::span<const double> shares, double point);
 

@@ -13,7 +13,7 @@
 namespace sluice {
 namespace {
 
-// A version without workers and requests is kept so long, for workers that come back.
+// A version without workers and requests is kept so long, for workers that return.
 constexpr std::chrono::minutes kKept{10};
 
 const std::string& content_of(const std::vector<NamedFile>& files, std::string_view name) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The versions of the model that a router's workers have: learns each from its first worker, and
 // keeps what new requests go to. Lives on the router's thread; a tokenizer that has to be made is
-// made beside it, so that streams go on.
+// made beside it, so that streams continue.
 #pragma once
 
 #include <chrono>
@@ -26,7 +26,7 @@ struct Version {
   std::vector<TokenId> end_tokens;  // as its first worker described them
   int64_t created = 0;              // Unix time in seconds: the start of its first worker
   int64_t num_usable = 0;           // workers that may get its requests
-  int64_t num_streams = 0;  // requests that only these can go on with; the owner counts them
+  int64_t num_streams = 0;  // requests that only these can continue; the owner counts them
   double share = 0;         // of new requests
   std::chrono::steady_clock::time_point seen_at{};  // when it had a worker last
 };

@@ -54,7 +54,7 @@ enum class CallEnd : uint8_t {
 class WorkerCallHandle {
  public:
   virtual ~WorkerCallHandle() = default;
-  // Cancels the call: the worker aborts the request; the end comes as kLost. Any thread.
+  // Cancels the call: the worker aborts the request; the end is reported as kLost. Any thread.
   virtual void cancel() = 0;
 };
 

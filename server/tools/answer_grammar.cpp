@@ -43,8 +43,8 @@ struct Place {
   std::vector<TokenId> begins_behind;
 };
 
-// Where the bound part of an answer begins: at once, behind reasoning that the prompt has begun, or
-// behind reasoning that the model may begin itself.
+// Where the constrained part of an answer begins: at once, after reasoning that the prompt has
+// begun, or after reasoning that the model may begin itself.
 Place place_of(const ValidationContext& context, std::string_view prompt_tail) {
   Place place;
   const OutputFamilies* families = context.families;

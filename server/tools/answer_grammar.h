@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The grammar of a chat's answer: which part of it, behind reasoning, is constrained, and to what.
-// Answers that have to be calls (`tool_choice` required, of one function, or of allowed tools that
-// are required), answers that may be text and hold calls of tools with `strict`, and those of a
-// format. `prompt_tail`: see OutputParser, says whether the answer begins in reasoning. Pure
+// The grammar of a chat's answer: which part of it, after reasoning, is constrained, and to what.
+// Three kinds: answers that must be calls (`tool_choice` required, of one function, or of allowed
+// tools that are required), text that may contain calls of tools with `strict`, and answers of a
+// format. `prompt_tail`: see OutputParser, determines whether the answer begins in reasoning. Pure
 // functions; any thread.
 #pragma once
 
@@ -24,9 +24,9 @@ Expected<GrammarSpec> forced_calls_grammar(const ValidationContext& context,
                                            const ToolPlan& plan,
                                            std::string_view prompt_tail);
 
-// Returns `format`, which may be of any kind or none, behind the answer's reasoning. If the model
-// may begin reasoning itself, only JSON leaves room for it. kUnsupported: the end of reasoning that
-// the prompt has begun is no token, and the format is not JSON.
+// Returns `format`, which may be of any kind or none, after the answer's reasoning. If the model
+// may begin reasoning itself, only JSON formats allow it. kUnsupported: no token ends the reasoning
+// that the prompt has begun, and the format is not JSON.
 Expected<GrammarSpec> place_format(const ValidationContext& context,
                                    std::string_view prompt_tail,
                                    GrammarSpec format);

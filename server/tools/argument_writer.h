@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes a call's arguments as JSON while they are read, for families whose models do not write
-// JSON. Python's spacing: {"a": 1, "b": "x"}. Strings go out as they come. A value.
+// JSON. Python's spacing: {"a": 1, "b": "x"}. Strings are written as they arrive. A value.
 #pragma once
 
 #include <string>
@@ -13,8 +13,7 @@ namespace sluice {
 
 class ArgumentWriter {
  public:
-  // A parameter. What is written until the next one is dropped where the call has had one of the
-  // name: the first was sent already.
+  // Begins a parameter. A repeated name's value is dropped: the first was sent already.
   void begin_value(std::string_view key, PieceWriter& out);
 
   // JSON of the parameter's value.

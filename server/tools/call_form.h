@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the models of a family write calls, for those who make them write some: what this says,
+// How the models of a family write calls, for grammars that force calls: what this says,
 // OutputParser reads. Values; any thread.
 #pragma once
 
@@ -11,14 +11,14 @@
 
 namespace sluice {
 
-// A piece of what stands around a call: text, a control token by its id, or what only the model
-// knows.
+// A piece of what surrounds a call: text, a control token by its id, or a value of the model's
+// choice.
 struct CallPiece {
   enum class Kind : uint8_t {
     kFixed,     // `text` or `token`
     kNumber,    // a number of the model's choice, in decimal digits
     kJsonType,  // in front of a value: the JSON schema name of its type
-    kKey,       // behind a value: its key
+    kKey,       // after a value: its key
   };
 
   std::string text = {};
@@ -38,22 +38,22 @@ enum class ArgumentStyle : uint8_t {
   kGemma,   // key:value,key:value, with `quote` around strings and none around keys
 };
 
-// kTagged: `key_begin` key `key_end` value `value_end`, one behind the other. Strings are written
-// as they are, other values as JSON.
+// kTagged: `key_begin` key `key_end` value `value_end`, consecutive. Strings are written as they
+// are, other values as JSON.
 struct TaggedForm {
   CallPieces key_begin = {};
-  CallPieces key_end = {};       // behind which a string follows
-  CallPieces json_key_end = {};  // behind which another value follows
+  CallPieces key_end = {};       // before a string
+  CallPieces json_key_end = {};  // before another value
   CallPieces value_end = {};
 };
 
-// How a family writes a call: `begin` name `behind_name` arguments `end`; several stand one behind
-// the other with `separator` between, all of them inside of `open` and `close`.
+// How a family writes a call: `begin` name `behind_name` arguments `end`; several follow each other
+// with `separator` between, all of them inside of `open` and `close`.
 struct CallForm {
-  // The first piece of what stands before a call, or the beginning of its text: it announces calls
-  // wherever it stands. kInvalidToken and no text: calls may begin without one.
+  // The first piece of what precedes a call, or the beginning of its text: it announces calls
+  // wherever it appears. kInvalidToken and no text: calls may begin without one.
   CallPiece marker = {};
-  // Texts that begin a call as well, though the family's models are not taught to write them so.
+  // Other texts that begin a call, though the family's models are not trained to write them.
   std::vector<std::string> other_markers = {};
   CallPieces open = {};
   CallPieces begin = {};        // `<tool_call>\n{"name": "`
@@ -71,13 +71,13 @@ struct CallForm {
   }
 };
 
-// How reasoning stands before calls.
+// The form of reasoning before calls.
 struct ReasoningForm {
   CallPieces begin = {};
   CallPieces end = {};
   TokenId end_token = kInvalidToken;  // that spells the end; kInvalidToken: several do
-  std::string newlines = {};          // that models write behind the end
-  // Around an answer without calls, where models mark it as such.
+  std::string newlines = {};          // that models write after the end
+  // Around an answer without calls, if models mark it as such.
   CallPieces answer_begin = {};
   CallPieces answer_end = {};
 };

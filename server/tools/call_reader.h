@@ -1,12 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// What OutputParser and its readers of calls say to each other. A reader is a value with
+// The interface between OutputParser and its readers of calls. A reader is a value with
 //   Roles live() const                      markers that count now, of those that hold text
-//   Step text(char, CallContext&)           one byte that is part of no marker
+//   Step text(char, CallContext&)           one byte that is not part of a marker
 //   Step marker(Role, CallContext&)         a marker that is live, or any that is a special token
 //   Step end(CallContext&)                  another special token, or the end of the output
 //   ValueState value_state() const          the value that the next symbol is in
-// and is fed until it says that it is done. While a reader has begun no call since the last one,
-// the parser keeps what it read and makes it content if the reader fails.
+// and is fed until it reports that it is done. Between calls the parser keeps what a reader has
+// read, and makes it content if the reader fails.
 #pragma once
 
 #include <algorithm>
@@ -30,12 +30,13 @@ enum class Step : uint8_t {
   kCode,        // this symbol begins a call as code; it is read anew
 };
 
-// A name that no quotes bound: what no function is called like is text that follows a marker.
+// Checks an unquoted function name. Text that cannot be a name is content that happens to follow a
+// marker.
 constexpr bool is_plain_name(std::string_view name) {
   return !name.empty() && name.find_first_of(" \t\r\n<>{}[]()\"'`,;=") == std::string_view::npos;
 }
 
-// A name, read so far without what follows it, may go on with this byte or end before it.
+// A name, read so far without what follows it, may continue with this byte or end before it.
 constexpr bool may_go_on(std::string_view name, char c) {
   constexpr std::string_view kSpace = " \t\r\n";
   const bool is_space = kSpace.find(c) != std::string_view::npos;
@@ -50,7 +51,7 @@ struct CallContext {
   const ToolSchemas* tools;  // null: none
   PieceWriter& out;
   bool parses_calls;  // false: a call is text
-  bool in_thought;    // a text that names no tool is no call
+  bool in_thought;    // text that does not name a tool is not a call
 
   // False: there is no such call, and nothing was written.
   [[nodiscard]] bool begin_call(std::string_view name, std::string_view model_id) const {

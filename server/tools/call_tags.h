@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What TaggedCall and ElementCall share: sections, calls and names. They add the parameters, and
-// close what is open of these before a marker or an end of calls comes here.
+// close what is open of these before a marker or an end of calls arrives here.
 #pragma once
 
 #include <string>
@@ -14,7 +14,7 @@ class CallTags {
  protected:
   enum class State : uint8_t {
     kSection,  // between calls
-    kType,     // text before the name that is none of it
+    kType,     // text before the name and not part of it
     kName,
     kCall,       // between parameters
     kKey,        // a parameter's key, or the tag that begins an element
@@ -39,7 +39,7 @@ class CallTags {
 
   State state_ = State::kSection;
   bool is_open_ = false;
-  bool is_string_ = false;  // the value goes out as it comes
+  bool is_string_ = false;  // the value is written as it arrives
   std::string name_;
   std::string value_;  // its text so far
   ArgumentWriter arguments_;

@@ -304,7 +304,7 @@ inline constexpr CallText kMinimaxText[] = {{.open = "<minimax:tool_call>\n",
 inline constexpr Names kMinimaxNames[] = {"minimax-m2"};
 inline constexpr Names kMinimaxDetect[] = {"<minimax:tool_call>"};
 
-// <k>v</k> for each argument, in whose place further elements may stand; a token precedes each tag.
+// <k>v</k> for each argument, which may be replaced by further elements; a token precedes each tag.
 inline constexpr MarkerText kMinimaxM3[] = {
     {kSectionBegin, "]<]minimax[>[<tool_call>"},
     {kSectionEnd, "]<]minimax[>[</tool_call>"},
@@ -325,7 +325,7 @@ inline constexpr CallText kMinimaxM3Text[] = {{.open = "]<]minimax[>[<tool_call>
                                                .value_end = "]<]minimax[>[</%k>"}};
 inline constexpr Names kMinimaxM3Detect[] = {"]<]minimax[>[", "<tool_call>", "<invoke name="};
 
-// Text with characters of XML stands in CDATA.
+// Text with characters of XML is in CDATA.
 inline constexpr MarkerText kMinicpm5[] = {
     {kCallBegin, "<function name=\""},
     {kNameEnd, "\">"},
@@ -549,7 +549,7 @@ inline constexpr Names kFunctionaryNames[] = {"functionary_v3"};
 inline constexpr Names kFunctionaryDetect[] = {
     "<function=", "</function>", "{start_tag}={function_name}"};
 
-// The prompt ends with the marker; who is called "all" is the user.
+// The prompt ends with the marker; the recipient "all" is the user.
 inline constexpr MarkerText kFunctionary32[] = {{kCallBegin, ">>>"}};
 inline constexpr CallText kFunctionary32Text[] = {{.behind_name = "\n", .separator = ">>>"}};
 inline constexpr Names kFunctionary32Detect[] = {"'>>>all\\n'", "'>>>'"};

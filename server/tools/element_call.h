@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls whose arguments are elements (MiniMax M3): <city>Paris</city><tags><item>a</item></tags>.
-// An element that holds others is an object, or an array where the tool's schema says so, or where
-// its first one is an <item> and the schema says nothing. An end tag ends the
-// innermost element; inside a string it must name it. A value; see call_reader.h.
+// An element that holds others is an object, or an array where the tool's schema declares it, or
+// where its first one is an <item> and the schema says nothing. An end tag ends the innermost
+// element; inside a string it must name it. A value; see call_reader.h.
 #pragma once
 
 #include <string>

@@ -29,7 +29,7 @@ std::vector<std::string_view> names_of(std::span<const Family> families) {
   return names;
 }
 
-// Texts of this form stand for a token; in a vocabulary without it they are those of other models.
+// Texts of this form spell a token; if the vocabulary lacks it they belong to other models.
 bool is_control_name(std::string_view text) {
   return (text.starts_with("<|") && text.ends_with("|>")) ||
          (text.starts_with("<｜") && text.ends_with("｜>"));

@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-// What "%d", "%t" and "%k" stand for; kFixed: `text` begins with none of them.
+// The kind that "%d", "%t" and "%k" mean; kFixed: `text` begins with something else.
 CallPiece::Kind kind_of(std::string_view text) {
   if (text.starts_with("%d")) return CallPiece::Kind::kNumber;
   if (text.starts_with("%k")) return CallPiece::Kind::kKey;

@@ -85,7 +85,7 @@ void GemmaLiterals::add_string(Json& elements) {
   writer_.add_free_text(quote_, elements);
 }
 
-// Items of any number, one behind the other.
+// Items of any number, consecutive.
 void GemmaLiterals::add_any_list(int depth, Json& elements) {
   Json item = Json::array();
   add_any(depth, item);

@@ -12,7 +12,7 @@ namespace {
 constexpr size_t kMaxHeaderBytes = 512;
 constexpr std::string_view kRecipient = "to=";
 constexpr std::string_view kFunctions = "functions.";
-constexpr std::string_view kSelf = "self";  // is told thoughts where calls are tags
+constexpr std::string_view kSelf = "self";  // recipient of thoughts where calls are tags
 
 std::string_view text_of(Role role, const CallFamily& family) {
   const auto found = std::ranges::find(family.markers, role, &MarkerText::role);
@@ -39,7 +39,7 @@ std::string_view recipient_of(std::string_view text) {
   return {};
 }
 
-// A header may go on like this before its channel: a role, then a recipient.
+// A header may continue like this before its channel: a role, then a recipient.
 bool may_begin_header(std::string_view text) {
   const std::string_view word = trimmed_left(text);
   for (const std::string_view begin : {std::string_view("assistant"), kRecipient}) {

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Messages with headers (gpt-oss): <|channel|>analysis<|message|>...<|end|><|start|>assistant...
 // The channel says what a message is, a recipient makes it a call. Or (Muse) the recipient alone
-// says it, and calls stand in tags in the text: <|start|>assistant to=self<|message|>... All of the
+// decides, and calls are tags in the text: <|start|>assistant to=self<|message|>... All of the
 // answer; a value, see call_reader.h.
 #pragma once
 
@@ -17,11 +17,11 @@ namespace sluice {
 
 class HarmonyMessages {
  public:
-  // `parse_calls` false: a message to a tool is content. `has_tags`: calls stand in tags.
+  // `parse_calls` false: a message to a tool is content. `has_tags`: calls are tags.
   HarmonyMessages(bool parse_calls, bool has_tags)
       : parse_calls_(parse_calls), has_tags_(has_tags) {}
 
-  // What was read so far was the prompt's.
+  // The input so far was the prompt's.
   void begin_output();
 
   [[nodiscard]] Roles live() const;
@@ -39,7 +39,7 @@ class HarmonyMessages {
     return state_ == State::kBody && kind_ == PieceKind::kReasoning;
   }
 
-  // What the tokens so far are is not known yet.
+  // The kind of the tokens so far is not known yet.
   [[nodiscard]] bool is_undecided() const { return state_ == State::kHeader; }
 
  private:
@@ -47,7 +47,7 @@ class HarmonyMessages {
   enum class Part : uint8_t { kRole, kChannel, kConstrain };
 
   void begin_body(CallContext& context);
-  // The header is none: what was read is content.
+  // The header is invalid: its text is content.
   void header_is_text(CallContext& context);
   void end_message(CallContext& context);
 
@@ -55,9 +55,9 @@ class HarmonyMessages {
     return has_tags_ && parse_calls_ && state_ == State::kBody && is_to_tool_;
   }
 
-  // What the reader of tags said of a symbol; false: the symbol is to be read as one of the body.
+  // Handles a verdict of the reader of tags; false: the symbol belongs to the body.
   bool take_tags_step(Step step, std::string_view text, CallContext& context);
-  // The tags are over; `is_content`: what was read of no call is.
+  // The tags are over; `is_content`: text that is not of a call becomes content.
   void leave_tags(bool is_content, CallContext& context);
 
   bool parse_calls_;
@@ -72,7 +72,7 @@ class HarmonyMessages {
   std::string role_;                      // header up to the channel
   std::string channel_;                   // from there to the constraint
   std::optional<TaggedCall> tags_;        // where they are read
-  std::string kept_;                      // what it took and may turn out to be content
+  std::string kept_;                      // read by it and may turn out to be content
 };
 
 }  // namespace sluice

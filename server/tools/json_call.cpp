@@ -63,7 +63,7 @@ void JsonCall::finish_call(CallContext& context) {
   is_named_ = false;
 }
 
-// What follows a call's name and is no JSON is the call's, up to its marker.
+// Text after a call's name that is not JSON belongs to the call, up to its marker.
 Step JsonCall::broken(CallContext& context) {
   if (!is_named_) return Step::kFail;
   if (!context.has_end_marker()) {
@@ -161,7 +161,7 @@ Step JsonCall::value(char c, CallContext& context) {
   return behind_value(place, c, context);
 }
 
-// A byte of the value that is passed over, or was given.
+// Handles a byte of a value that is skipped or already written.
 Step JsonCall::behind_value(JsonSpan::Place place, char c, CallContext& context) {
   if (place == JsonSpan::Place::kInside) return Step::kGoOn;
   state_ = State::kObject;
@@ -182,7 +182,7 @@ Step JsonCall::argument_text(char c, CallContext& context) {
         decoded.erase(0, i);
         return give_arguments(decoded, context) ? Step::kGoOn : Step::kFail;
       }
-      // Read on as what it is: a string.
+      // It stays a string and is read as one.
       state_ = State::kArguments;
       span_ = JsonSpan();
       (void)span_.feed('"');

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls as JSON: {"name": ..., "arguments": ...}, alone, in an array, or with ';' between. The call
-// begins when its name is whole; arguments go out as the model writes them, and are kept only where
-// they come before the name. A value; see call_reader.h.
+// begins when its name is whole; arguments are passed on as the model writes them, and are kept
+// only if they precede the name. A value; see call_reader.h.
 #pragma once
 
 #include <cstdint>
@@ -35,9 +35,9 @@ class JsonCall {
     kId,
     kArguments,
     kArgumentText,  // arguments that are a string
-    kOther,         // a value of no meaning
-    kBroken,        // a call that began; the rest of it is no JSON
-    kBehind,        // behind the last object or array
+    kOther,         // a value that is ignored
+    kBroken,        // a call that began; its rest is not JSON
+    kBehind,        // after the last object or array
   };
   enum class Field : uint8_t { kName, kId, kArguments, kNested, kOther };
 
@@ -65,7 +65,7 @@ class JsonCall {
   bool had_call_ = false;
   bool is_named_ = false;
   bool has_arguments_ = false;
-  bool decides_text_ = false;  // the first visible character of arguments in a string is to come
+  bool decides_text_ = false;  // the first visible character of arguments in a string is due
   bool has_keys_ = false;
   int32_t num_nested_ = 0;  // objects around the one that is read, inside the call's
   JsonSpan span_;
@@ -73,7 +73,7 @@ class JsonCall {
   std::string key_;
   std::string name_;
   std::string id_;
-  std::string kept_;  // arguments that came before the name
+  std::string kept_;  // arguments that preceded the name
 };
 
 }  // namespace sluice

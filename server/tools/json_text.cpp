@@ -242,7 +242,7 @@ struct JsonCheck {
     return true;
   }
 
-  // Behind a value: the ends of what holds it, then a comma. False: broken.
+  // After a value: the ends of what contains it, then a comma. False: broken.
   bool behind_value(std::string& open) {
     while (!open.empty()) {
       skip_space();

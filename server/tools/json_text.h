@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// JSON byte by byte, as much of it as finding calls takes: where a value ends, what a string says,
+// JSON byte by byte, as far as finding calls requires: the end of a value, the content of a string,
 // whether a text is JSON. Values; no allocation but for the decoded text.
 #pragma once
 
@@ -21,17 +21,17 @@ constexpr std::string_view without_space_around(std::string_view text) {
   return text;
 }
 
-// Finds the end of a value whose bytes come one by one. Nesting is counted, kinds of brackets are
-// not told apart: broken JSON ends where its brackets are even.
+// Finds the end of a value whose bytes are fed one by one. Nesting is counted regardless of the
+// kind of bracket: broken JSON ends where its brackets balance.
 class JsonSpan {
  public:
   enum class Place : uint8_t {
-    kInside,  // the byte is of the value, which goes on
+    kInside,  // the byte is of the value, which continues
     kLast,    // the byte is the value's last
     kBehind,  // the value, a number or a word, had ended before this byte
   };
 
-  // The first byte is no white space.
+  // The first byte is not white space.
   Place feed(char c);
 
   [[nodiscard]] bool in_string() const { return in_string_; }
@@ -45,7 +45,7 @@ class JsonSpan {
   bool is_escaped_ = false;
 };
 
-// Decodes a string whose bytes, behind the opening quote, come one by one.
+// Decodes a string whose bytes, after the opening quote, are fed one by one.
 class JsonString {
  public:
   // True: the byte was the closing quote. Decoded bytes are appended to `out`; a lone half of a
@@ -56,20 +56,20 @@ class JsonString {
   void feed_hex(char c, std::string& out);
 
   bool is_escaped_ = false;
-  uint8_t num_hex_ = 0;  // digits that are still to come
+  uint8_t num_hex_ = 0;  // digits not read yet
   uint32_t code_ = 0;
   uint32_t high_ = 0;  // first half of a pair, whose second may follow
 };
 
 // The type of the JSON value that `text` is, white space around it apart and strings with raw
-// control characters allowed, which PieceWriter escapes; nothing: it is none, or
-// is nested deeper than kMaxArgumentDepth. Not recursive.
+// control characters allowed, which PieceWriter escapes; nullopt: it is not JSON, or is nested
+// deeper than kMaxArgumentDepth. Not recursive.
 std::optional<JsonTypes> json_type(std::string_view text);
 
 // The string that `text`, a JSON string, spells.
 std::string decode_json_string(std::string_view text);
 
-// Bytes of a string's content as they stand in JSON: quotes, backslashes and control characters are
+// Bytes of a string's content as JSON spells them: quotes, backslashes and control characters are
 // escaped, all else is as it was.
 void append_json_escaped(std::string_view bytes, std::string& out);
 

@@ -118,7 +118,7 @@ Step LiteralCall::value(Place place, char c, CallContext& context) {
   return Step::kFail;
 }
 
-// Between the calls of a list, or behind it.
+// Between the calls of a list, or after it.
 Step LiteralCall::behind(char c, CallContext& context) {
   if (is_json_space(c)) return Step::kGoOn;
   const bool goes_on = in_list_ || context.family.lines || dialect_ == Dialect::kGemma;

@@ -34,9 +34,9 @@ class LiteralCall {
     kParameter,  // before a key, or the call's end
     kKey,
     kValue,
-    kBehind,  // behind a call
+    kBehind,  // after a call
     kBroken,  // the rest of a call, up to its marker
-    kEnded,   // behind the list
+    kEnded,   // after the list
   };
 
   Step name(char c, CallContext& context);

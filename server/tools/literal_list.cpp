@@ -11,8 +11,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Into how many parts a list is cut: few enough for the nesting of many items to stay low, and for
-// the copies of what follows a part to be few.
+// The number of parts that a list is cut into: a compromise between the nesting of many items and
+// the copies of what follows a part.
 constexpr size_t kNumParts = 8;
 
 class ListWriter {
@@ -30,8 +30,8 @@ class ListWriter {
     return false;
   }
 
-  // One at least of the items from `begin` to `end` (there are some), and all that are required:
-  // the choice is which part holds the first one.
+  // At least one of the items from `begin` to `end` (not empty), and all that are required: a
+  // choice of the part that holds the first one.
   [[nodiscard]] Json some_of(size_t begin, size_t end) const {
     if (end - begin == 1) return items_[begin];
     const size_t part_size = (end - begin + kNumParts - 1) / kNumParts;
@@ -47,7 +47,7 @@ class ListWriter {
   }
 
  private:
-  // Items behind one that is there.
+  // Items that follow one that is present.
   void add_rest(size_t begin, size_t end, Json& elements) const {
     for (size_t i = begin; i < end; ++i) {
       Json part = Json::array();

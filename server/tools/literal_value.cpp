@@ -72,7 +72,7 @@ LiteralValue::Place LiteralValue::begin_string(char quote,
   arguments.raw("\"", out);
   state_ = State::kString;
   quote_ = quote;
-  num_quotes_ = dialect_ == Dialect::kPython ? 1 : 0;  // just behind the opening one
+  num_quotes_ = dialect_ == Dialect::kPython ? 1 : 0;  // just after the opening one
   return Place::kInside;
 }
 
@@ -107,7 +107,7 @@ LiteralValue::Place LiteralValue::close_bracket(const ArgumentWriter& arguments,
   return end_item();
 }
 
-// Behind a value inside brackets, or behind their opening one.
+// After a value inside brackets, or after their opening one.
 LiteralValue::Place LiteralValue::behind(char c,
                                          const ArgumentWriter& arguments,
                                          PieceWriter& out) {
@@ -142,7 +142,7 @@ void LiteralValue::give_code(const ArgumentWriter& arguments, PieceWriter& out) 
   arguments.escaped(bytes, out);
 }
 
-// A byte behind a backslash, or a digit of what it began.
+// A byte after a backslash, or a digit of the escape that it began.
 LiteralValue::Place LiteralValue::escape(char c,
                                          const ArgumentWriter& arguments,
                                          PieceWriter& out) {
@@ -175,7 +175,7 @@ LiteralValue::Place LiteralValue::escape(char c,
   const size_t letter = kLetters.find(c);
   if (letter != std::string_view::npos) {
     arguments.escaped(kMeanings.substr(letter, 1), out);
-  } else if (c != '\n') {  // a line that goes on; else no escape of Python
+  } else if (c != '\n') {  // a continued line; else not an escape of Python
     arguments.escaped("\\", out);
     arguments.escaped({&c, 1}, out);
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One value of a call that is not written in JSON, rewritten as JSON while it is read: a Python
-// literal, or Gemma's, whose keys have no quotes and whose strings stand between markers. A value.
+// literal, or Gemma's, whose keys have no quotes and whose strings are between markers. A value.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,7 @@ class LiteralValue {
     kInside,
     kLast,    // the byte, or marker, is the value's last
     kBehind,  // the value had ended before this byte
-    kBroken,  // the byte fits no value
+    kBroken,  // the byte cannot be in a value
   };
 
   explicit LiteralValue(Dialect dialect) : dialect_(dialect) {}
@@ -26,7 +26,7 @@ class LiteralValue {
   Place feed(char c, const ArgumentWriter& arguments, PieceWriter& out);
   // Gemma's marker around strings.
   Place quote(const ArgumentWriter& arguments, PieceWriter& out);
-  // Ends what is unfinished, so that what was written is JSON.
+  // Completes what is unfinished, so that the output is JSON.
   void close(const ArgumentWriter& arguments, PieceWriter& out);
 
   [[nodiscard]] bool in_string() const {
@@ -36,15 +36,15 @@ class LiteralValue {
  private:
   enum class State : uint8_t {
     kItem,     // before a value
-    kFirst,    // behind an opening bracket: a value, a key or the closing bracket
-    kKey,      // before a key, behind a comma
+    kFirst,    // after an opening bracket: a value, a key or the closing bracket
+    kKey,      // before a key, after a comma
     kBareKey,  // Gemma: in a key
     kColon,
     kAtom,  // a number or word
     kString,
-    kQuoteBehind,  // Python: behind two quotes; a third one begins a string of another kind
+    kQuoteBehind,  // Python: after two quotes; a third one begins a triple-quoted string
     kTripleString,
-    kBehind,  // inside brackets, behind a value
+    kBehind,  // inside brackets, after a value
     kEnded,
   };
 
@@ -71,7 +71,7 @@ class LiteralValue {
   bool is_escaped_ = false;
   char quote_ = '"';
   uint8_t num_quotes_ = 0;  // of a triple string's end so far
-  uint8_t num_digits_ = 0;  // of an escape, still to come
+  uint8_t num_digits_ = 0;  // of an escape, not read yet
   bool is_octal_ = false;
   uint32_t code_ = 0;
   uint32_t high_ = 0;  // first half of a surrogate pair

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Calls as a name and, behind it, JSON: NAME[ARGS]{...}, with a section around them in some
-// families. The JSON goes out as the model writes it. A value; see call_reader.h.
+// Calls as a name followed by JSON: NAME[ARGS]{...}, with a section around them in some families.
+// The JSON is passed on as the model writes it. A value; see call_reader.h.
 #pragma once
 
 #include <string>
@@ -30,13 +30,13 @@ class NamedCall {
  private:
   enum class State : uint8_t {
     kSection,  // in the section, between calls
-    kType,     // the word before a name that is no name
+    kType,     // the word before a name, not part of it
     kName,
     kId,
     kArgumentStart,
     kArguments,  // until their brackets are even
-    kRaw,        // arguments that begin with no bracket, until a marker
-    kBehind,     // behind arguments
+    kRaw,        // arguments without a bracket, until a marker
+    kBehind,     // after arguments
   };
 
   Step begin(CallContext& context, State next);

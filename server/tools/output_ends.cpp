@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How an output begins, arrives and ends; what its symbols mean stands in output_state.cpp.
+// How an output begins, arrives and ends; output_state.cpp has the meaning of its symbols.
 #include <algorithm>
 #include <utility>
 
@@ -8,7 +8,7 @@
 
 namespace sluice {
 
-// What the prompt began goes out before all else.
+// What the prompt began is emitted before all else.
 void OutputState::write_to(Pieces& pieces) {
   pieces.insert(pieces.end(), begun_call.begin(), begun_call.end());
   begun_call.clear();
@@ -85,8 +85,8 @@ void OutputState::drop_cut_call() {
   if (is_cut) pending_.clear();
 }
 
-// The beginning of a marker at the end of an output is none of the text where it would have stood
-// behind calls, since an output may end with its last call, and in a call that is cut short.
+// Drops a partial marker at the end of the output if it follows a call, since an output may end
+// with its last call, or if it cuts a call short.
 void OutputState::drop_cut_marker(FinishReason reason) {
   if (reason != FinishReason::kStop) drop_cut_call();
   if (mode_ != Mode::kCalls || !had_call_ || pending_.empty()) return;

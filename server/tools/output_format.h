@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of the tables of families, and what becomes of a pair of them for one vocabulary: markers as
-// strings of symbols. A symbol is a byte of text, or, from kFirstSpecial on, one special token of
-// the vocabulary that is a marker or a part of one. For this folder; others use families.h.
+// Rows of the tables of families, and their compiled form for one vocabulary: markers as strings of
+// symbols. A symbol is a byte of text, or, from kFirstSpecial on, one special token of the
+// vocabulary that is a marker or a part of one. For this folder; others use families.h.
 #pragma once
 
 #include <array>
@@ -22,7 +22,7 @@ inline constexpr Symbol kFirstSpecial = 256;
 
 // How a family writes its calls.
 enum class Mechanism : uint8_t {
-  kJson,      // a JSON object, or an array of them, behind a marker
+  kJson,      // a JSON object, or an array of them, after a marker
   kBareJson,  // a JSON object that begins the answer; markers are optional
   kNamed,     // a name, then the arguments as JSON
   kTagged,    // a name, then keys and values in tags
@@ -37,14 +37,14 @@ enum class Mechanism : uint8_t {
 enum class Role : uint8_t {
   kReasoningBegin,
   kReasoningEnd,
-  kWrapBegin,  // stand around content and are no part of it
+  kWrapBegin,  // surround content and are not part of it
   kWrapEnd,
   kSectionBegin,
   kSectionEnd,
   kCallBegin,
   kCallEnd,
   kNameEnd,
-  kIdBegin,  // behind a name: the call's id follows
+  kIdBegin,  // after a name: the call's id follows
   kKeyBegin,
   kKeyEnd,
   kKeyEndString,  // the value is text
@@ -118,7 +118,7 @@ struct CallFamily {
   DetectTexts detect = {};                        // none: not detected
   std::span<const DetectTexts> detect_also = {};  // each is as good
   CallIdRule id_rule = CallIdRule::kAny;
-  // kJson, kNamed: the name of a call that says that none is made.
+  // kJson, kNamed: the name of a call that means "no call".
   std::string_view no_call_name = {};
   // kJson: the object's one key is the call's name.
   bool key_is_name = false;
@@ -126,14 +126,14 @@ struct CallFamily {
   bool bare = false;
   // kNamed: the prompt may end with a call's marker. Names are read in requests without tools, too.
   bool prompt_begins_call = false;
-  bool type_before_name = false;  // kNamed: text up to kNameEnd is no name; a line with it follows
+  bool type_before_name = false;  // kNamed: text up to kNameEnd is a type; the name follows
   bool type_is_id = false;        // kNamed: that text is the call's id
   bool header_is_id = false;      // kNamed: "functions.NAME:IDX"
   bool name_ends_at_brace = false;    // kNamed: '{' begins the arguments without a marker
-  bool json_or_named = false;         // kNamed: '[' or '{' behind the marker begins kJson
+  bool json_or_named = false;         // kNamed: '[' or '{' after the marker begins kJson
   bool name_ends_at_newline = false;  // kTagged, kNamed: a line feed ends the name
-  bool strips_newlines = false;       // kTagged: a line feed at each side of a value is none of it
-  bool tagged_body = false;           // kHarmony: calls stand in tags in messages to tools
+  bool strips_newlines = false;       // kTagged: a line feed at each side of a value is dropped
+  bool tagged_body = false;           // kHarmony: calls are tags in messages to tools
   bool lines = false;                 // kPython: one call a line, without a list around them
   bool ends_reasoning = false;        // a marker of a call inside reasoning ends it and counts
 };
@@ -148,7 +148,7 @@ struct ReasoningFamily {
   ReasoningText text = {};           // of such a family; others have it from their markers
   // Without a marker in the prompt's tail the output begins in reasoning.
   bool begins_inside = false;
-  // Line feeds that belong to a marker: behind its beginning, before and behind its end.
+  // Line feeds that belong to a marker: after its beginning, before and after its end.
   uint8_t after_begin = 0;
   uint8_t before_end = 0;
   uint8_t after_end = 0;
@@ -175,7 +175,7 @@ class OutputFormat {
 
   [[nodiscard]] std::span<const Marker> markers() const { return markers_; }
 
-  // The symbol of a special token; 0: it is part of no marker.
+  // The symbol of a special token; 0: it is not part of a marker.
   [[nodiscard]] Symbol symbol_of(TokenId token) const;
   [[nodiscard]] std::string_view text_of(Symbol special) const;
 

@@ -43,8 +43,8 @@ void OutputParser::feed(TokenId token, std::string_view bytes, bool is_special, 
     state.feed_text(bytes);
   }
   state.out.write_to(nullptr);
-  // A token counts where reasoning was before or behind it; those that were undecided count with
-  // the one that decides.
+  // A token counts if reasoning was before or after it; undecided ones count with the one that
+  // decides.
   if (was_reasoning || state.in_reasoning()) {
     state.num_reasoning_tokens += 1 + state.num_undecided_tokens;
     state.num_undecided_tokens = 0;

@@ -51,7 +51,7 @@ bool OutputState::in_reasoning() const {
   return mode_ == Mode::kReasoning;
 }
 
-// A call that has not begun has no values: what is none is read anew.
+// Only a call that has begun has values; earlier text may be read again as content.
 ValueState OutputState::value_state() const {
   if (mode_ != Mode::kCalls || !out.call_is_open()) return {};
   return std::visit(
@@ -187,7 +187,7 @@ void OutputState::end_reasoning() {
   num_newlines_ = format->reasoning()->after_end;
   space_.clear();
   has_reasoning_ = false;
-  // Where no marker begins content, reasoning's end does.
+  // If no marker begins content, the end of reasoning does.
   const auto has = [&](Role role) {
     return std::ranges::any_of(format->markers(),
                                [role](const Marker& marker) { return marker.role == role; });
@@ -244,7 +244,7 @@ void OutputState::leave_calls(bool is_content, bool gives_space) {
   std::string kept = std::exchange(kept_, {});
   is_behind_call_ = had_call_;
   if (!is_content) {
-    // White space behind the last call and its markers is content's, if content follows.
+    // White space after the last call and its markers belongs to the content, if content follows.
     if (had_call_ && gives_space) space_ = kept.substr(kept.find_last_not_of(" \t\r\n") + 1);
     return;
   }
@@ -401,7 +401,7 @@ void OutputState::read_marker(const Marker& marker) {
   }
 }
 
-// What was no call is read anew where it was a thought's, and may be another call's beginning.
+// Text of a thought that was not a call is read again, and may begin another call.
 void OutputState::end_reader() {
   do {
     with_reader({},

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What OutputParser knows of an output: finds markers in the symbols of an output and gives what is
-// between them to reasoning, content or a reader of calls. A value.
+// The state of OutputParser: finds markers in the symbols of an output and passes the text between
+// them to reasoning, content or a reader of calls. A value.
 #pragma once
 
 #include <cstdint>
@@ -32,18 +32,18 @@ class OutputState {
               std::shared_ptr<const ToolSchemas> tools_,
               const ParserOptions& options_);
 
-  // Where the output begins, by the prompt's end.
+  // Sets the initial state from the prompt's end.
   void start(std::string_view prompt_tail);
 
   // Where pieces go; not kept beyond one call of feed() or finish().
   void write_to(Pieces& pieces);
   void feed_text(std::string_view bytes);
-  // A special token: `symbol` 0 where it is part of no marker.
+  // A special token; `symbol` is 0 if it is not part of a marker.
   void feed_special(Symbol symbol, std::string_view name);
   void finish(FinishReason reason);
 
   [[nodiscard]] bool in_reasoning() const;
-  // Whether the last symbols are reasoning is not known yet.
+  // Whether it is not known yet if the last symbols are reasoning.
   [[nodiscard]] bool is_undecided() const;
 
   std::shared_ptr<const OutputFormat> format;  // null: all is content
@@ -51,7 +51,7 @@ class OutputState {
   ParserOptions options;
   const CallFamily* family = nullptr;  // null: calls are not looked for
   PieceWriter out;
-  Pieces begun_call;  // by the prompt; goes out first
+  Pieces begun_call;  // by the prompt; emitted first
   int64_t num_reasoning_tokens = 0;
   int64_t num_undecided_tokens = 0;  // the last ones, not counted as reasoning
 
@@ -77,16 +77,16 @@ class OutputState {
   [[nodiscard]] Roles live() const;
   [[nodiscard]] Roles call_roles() const;
 
-  // A marker at the front of `pending`, inside a value: read as text or left to be read as a
-  // marker; false: what follows it has to come first.
+  // A marker at the front of `pending`, inside a value: reads it as text or leaves it to be read as
+  // a marker; false: that depends on input that has not arrived.
   bool decide_in_value(const Marker& marker, bool at_end, bool& is_text);
   // Decides what it can of `pending`; at the end of the output, or before a special token, all.
   void drain(bool at_end);
   void read_marker(const Marker& marker);
   void read_byte(char c);
-  // The symbol is part of no marker that counts here.
+  // The symbol is not part of a marker that counts here.
   void read_stray(std::string_view text, bool is_special);
-  // Bytes that begin no marker and are no white space may be read together.
+  // Bytes that are not white space and do not begin a marker may be read together.
   [[nodiscard]] bool takes_runs() const;
   void read_run(std::string_view bytes);
 
@@ -94,20 +94,21 @@ class OutputState {
   void content_byte(char c);
   void end_reasoning();
   void begin_calls(Role role, std::string_view marker_text);
-  // What a reader said of a symbol; `symbols`: to read it anew; `may_be_content`: it may turn out
-  // to be no part of a call.
+  // Handles a reader's verdict on a symbol; `symbols`: to read it again; `may_be_content`: it may
+  // turn out not to be part of a call.
   void take_step(Step step,
                  std::u16string_view symbols,
                  std::string_view text,
                  int32_t num_before,
                  bool may_be_content);
-  // What was read since a marker in a thought was no call: it is thought.
+  // Text since a marker in a thought was not a call: it is thought.
   void return_to_thought();
-  // `is_content`: what was kept of no call is; `gives_space`: white space at its end may be.
+  // `is_content`: kept text that is not a call becomes content; `gives_space`: so may white space
+  // at its end.
   void leave_calls(bool is_content, bool gives_space);
   void give_space(PieceKind kind);
   void drop_cut_marker(FinishReason reason);
-  // What an output that was cut short holds of a call whose name is not whole.
+  // Drops a call whose name is incomplete at the end of a truncated output.
   void drop_cut_call();
   void end_reader();
   void append_text_of(std::u16string_view symbols, std::string& text) const;
@@ -119,14 +120,14 @@ class OutputState {
   Reader reader_;
   std::u16string pending_;             // may be the beginning of a marker
   std::optional<ValueEnd> value_end_;  // of the marker at its front
-  std::u16string thought_;             // read since a marker in a thought, while it may be no call
-  std::string kept_;                   // what the reader took and may turn out to be content
+  std::u16string thought_;             // since a marker in a thought, while it may not be a call
+  std::string kept_;                   // read by the reader and may turn out to be content
   std::string space_;                  // white space that may belong to a marker
-  bool is_over_ = false;               // no more will come
+  bool is_over_ = false;               // the input has ended
   bool is_bare_ = false;               // the reader began without a marker
   bool had_call_ = false;              // the reader began a call
-  bool has_content_ = false;           // visible content has come
-  bool has_reasoning_ = false;         // visible reasoning has come since its marker
+  bool has_content_ = false;           // visible content has been read
+  bool has_reasoning_ = false;         // visible reasoning has been read since its marker
   bool is_wrapped_ = false;
   bool is_behind_call_ = false;  // no visible text since
   bool is_long_space_ = false;   // of a run of white space too long to be a marker's

@@ -5,13 +5,14 @@
 namespace sluice {
 
 struct ParserOptions {
-  // False: calls are not looked for (no tools, tool_choice "none"); what spells one is content.
+  // False: calls are not looked for (no tools, tool_choice "none"); text that spells one is
+  // content.
   bool parse_calls = true;
-  // False: what spells a call inside reasoning is reasoning, whatever the family. Where calls are
-  // forced, they come behind it.
+  // False: text that spells a call inside reasoning is reasoning, for any family. Forced calls
+  // follow it.
   bool calls_end_reasoning = true;
-  // Special tokens that are no markers are left out of the text. False: they are text of the kind
-  // around them. Markers never are, except in content that turned out to be no call.
+  // Special tokens that are not markers are left out of the text. False: they are text of the kind
+  // around them. Markers never are, except in content that turned out not to be a call.
   bool skip_special_tokens = true;
 };
 

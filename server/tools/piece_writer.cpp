@@ -32,7 +32,7 @@ size_t escape_length(std::string_view text) {
   return 12;
 }
 
-// `bytes` with U+FFFD for what is no character.
+// Appends `bytes`, with U+FFFD for invalid ones.
 void append_valid(std::string_view bytes, std::string& out) {
   for (size_t at = 0; at < bytes.size();) {
     const Utf8Part part = next_utf8_part(bytes, at);

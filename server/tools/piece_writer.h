@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bytes to pieces: holds back what is no whole character, or no whole escape sequence of arguments,
-// and numbers the calls. Used by OutputParser and its readers; a value.
+// Turns bytes into pieces: holds back an incomplete character or escape sequence of arguments, and
+// numbers the calls. Used by OutputParser and its readers; a value.
 #pragma once
 
 #include <cstdint>
@@ -27,7 +27,7 @@ class PieceWriter {
   void arguments(std::string_view bytes);
   void end_call();
 
-  // Gives what is held back; bytes that are no character become U+FFFD.
+  // Writes what is held back; invalid bytes become U+FFFD.
   void flush();
 
   [[nodiscard]] bool call_is_open() const { return call_is_open_; }

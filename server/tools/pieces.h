@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// What a model's output is made of, whatever API tells it to a client: reasoning, content and calls
-// of tools. The pieces of a choice, in order, are its answer: an answer that is not streamed is its
-// pieces joined.
+// The parts of a model's output, for any API: reasoning, content and calls of tools. The pieces of
+// a choice, in order, are its answer: an answer that is not streamed is its pieces joined.
 //
 // Order: a call is one kCallBegin, any number of kArguments and, where the call ended, one
 // kCallEnd, with no other kind in between: calls never interleave. Reasoning and content come in

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Values of calls that stand between tags as plain text.
+// Values of calls written between tags as plain text.
 #pragma once
 
 #include <string_view>

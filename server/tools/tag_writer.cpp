@@ -45,7 +45,7 @@ void TagWriter::add(const CallPieces& pieces, Json& elements) {
 
 void TagWriter::add_free_text(const CallPieces& end, Json& elements) {
   const Json any = {{"type", "any_text"}};
-  // A token ends the text wherever it stands, text alone where it is found first.
+  // A token ends the text anywhere, text alone at its first occurrence.
   const bool has_token =
       std::ranges::any_of(end, [](const CallPiece& piece) { return piece.token != kInvalidToken; });
   if (has_token) {

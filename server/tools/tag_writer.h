@@ -27,8 +27,8 @@ class TagWriter {
   // Appends any text up to and including `end` (not empty), which occurs only there.
   void add_free_text(const CallPieces& end, Json& elements);
 
-  // Appends any text without `excluded`; `behind` follows each `marker` in it; after the first
-  // marker the text ends unless it `repeats`.
+  // Appends any text without `excluded`; `behind` follows each `marker` in it. The text ends after
+  // the first marker unless it `repeats`.
   void add_text_with(const CallPiece& marker,
                      std::vector<std::string> excluded,
                      Json behind,

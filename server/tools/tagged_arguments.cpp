@@ -75,7 +75,7 @@ class ArgumentsWriter {
     }
   }
 
-  // The value's types are known, and none of them is a string.
+  // The value's types are known, and do not include string.
   static bool is_json(const Json& value) {
     const Json* type = value.is_object() ? find_field(value, "type") : nullptr;
     if (type == nullptr) return false;
@@ -128,7 +128,7 @@ class ArgumentsWriter {
     return {};
   }
 
-  // What the string may be; empty: anything, or what cannot stand between tags.
+  // What the string may be; empty: anything, or what cannot be between tags.
   static Json texts_of(const Json& value) {
     Json texts = Json::array();
     const Json* list = find_field(value, "enum");
@@ -143,7 +143,7 @@ class ArgumentsWriter {
     return are_plain ? texts : Json::array();
   }
 
-  // What a value ends with wherever it stands; empty: a control token does.
+  // What ends a value wherever it occurs; empty: a control token does.
   [[nodiscard]] std::string end_mark() const {
     if (value_end_.size() != 1) return {};
     const std::string& text = value_end_.front().text;
@@ -152,7 +152,7 @@ class ArgumentsWriter {
     return text.substr(first, text.find_last_not_of('\n') + 1 - first);
   }
 
-  // The line feed before the end is none of the value, so that text may go without.
+  // The line feed before the end is not part of the value, so text may omit it.
   void add_any_string(Json& part) {
     const std::string mark = end_mark();
     if (mark.empty()) return writer_.add_free_text(value_end_, part);

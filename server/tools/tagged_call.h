@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Calls in tags: a name, then keys with values as plain text, from which the arguments' JSON is
-// written with the types of the tool's schema. Values that can only be strings go out as they come,
-// others when they are whole. A value type; see call_reader.h.
+// written with the types of the tool's schema. Values that can only be strings are written as they
+// arrive, others when they are whole. A value type; see call_reader.h.
 #pragma once
 
 #include <string>

@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Arguments are an object, whether or not the schema says so.
+// Arguments are an object, whether or not the schema declares it.
 Json object_schema(const CallableTool& tool) {
   Json schema = tool.parameters.empty() ? Json::object() : Json::parse(tool.parameters);
   if (!schema.contains("type")) schema["type"] = "object";

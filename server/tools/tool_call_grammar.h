@@ -49,7 +49,7 @@ Expected<GrammarSpec> tool_call_grammar(const CallForm& form,
                                         std::span<const CallableTool> tools,
                                         const CallRules& rules);
 
-// Returns the grammar of an answer of JSON behind `before`; `format`: JSON with white space.
+// Returns the grammar of an answer of JSON after `before`; `format`: JSON with white space.
 GrammarSpec format_grammar(const GrammarSpec& format, const BeforeAnswer& before);
 
 }  // namespace sluice

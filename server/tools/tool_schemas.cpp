@@ -10,7 +10,7 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kMaxSteps = 64;        // references and branches, nested; deeper ones allow all
 constexpr int kMaxDepth = 8;         // of places in a parameter whose types are kept
-constexpr size_t kMaxPlaces = 1000;  // of a tool, behind its parameters themselves
+constexpr size_t kMaxPlaces = 1000;  // of a tool, below its parameters
 
 JsonTypes type_of_name(const std::string& name) {
   if (name == "string") return kJsonString;
@@ -116,7 +116,7 @@ struct SchemaReader {
     return types == 0 ? kJsonAny : types;
   }
 
-  // Keeps the types of what stands in a value of the schema, of the first branch that knows it.
+  // Keeps the types of a value's parts in the schema, from the first branch that defines them.
   void add_places(
       const Json& schema, const std::string& path, int depth, int steps, Places& places) {
     if (!schema.is_object() || depth == kMaxDepth || steps == kMaxSteps || --budget < 0) return;

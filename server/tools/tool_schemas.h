@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the tools of a request say about the types of their parameters, for families whose arguments
-// are text in tags: "03106" is a string where the schema says so. Made once per request; immutable
-// after, read by any thread.
+// The types of the parameters of a request's tools, for families whose arguments are text in tags:
+// "03106" is a string where the schema declares it. Made once per request; immutable after, read by
+// any thread.
 #pragma once
 
 #include <cstdint>
@@ -30,8 +30,8 @@ class ToolSchemas {
   static constexpr char kPathSeparator = '\x1f';
 
   // `parameters`: a JSON schema, any value; null: no parameters. Later ones of a name win. Types of
-  // a parameter come from `type`, `const` and `enum`, through `$ref` within the schema, `anyOf`,
-  // `oneOf` and `allOf`; what says nothing allows all.
+  // a parameter are read from `type`, `const` and `enum`, through `$ref` within the schema,
+  // `anyOf`, `oneOf` and `allOf`; a schema without them allows all.
   void add(std::string name, const nlohmann::ordered_json& parameters);
 
   [[nodiscard]] bool has(std::string_view name) const { return tools_.contains(std::string(name)); }

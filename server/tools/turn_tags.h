@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Kimi K3: everything stands in tags, <|open|>NAME key="value"<|sep|>...<|close|>NAME<|sep|>:
+// Kimi K3: everything is in tags, <|open|>NAME key="value"<|sep|>...<|close|>NAME<|sep|>:
 // think, response, and tools with calls and their arguments. All of the answer; a value, see
 // call_reader.h.
 #pragma once

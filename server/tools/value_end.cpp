@@ -88,8 +88,8 @@ ValueEnd::Verdict ValueEnd::content(Role role) {
   return Verdict::kUndecided;
 }
 
-// Behind an argument stand another, or the ends of its call and of the calls; behind these other
-// calls, or another part of the turn.
+// An argument is followed by another one, or by the ends of its call and of the calls; these are
+// followed by other calls, or another part of the turn.
 ValueEnd::Verdict ValueEnd::turn_tag() {
   const std::string_view name = std::string_view(name_).substr(0, name_.find(' '));
   const bool is_argument = name == kArgument;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Whether a marker inside a value of a call ends it, or is text of the value that spells one: it
-// ends the value if what the family's grammar allows behind it follows. A value; used by
-// OutputState, which holds the symbols from the marker on until the answer is known.
+// Decides whether a marker inside a value of a call ends it, or is text of the value that spells
+// one: it ends the value if something follows that the family's grammar allows there. A value; used
+// by OutputState, which holds the symbols from the marker on until the decision.
 #pragma once
 
 #include <cstddef>
@@ -13,9 +13,9 @@
 
 namespace sluice {
 
-// Where an output is, as readers of calls say it.
+// The position in an output, as readers of calls report it.
 enum class ValuePlace : uint8_t {
-  kNone,     // in no value that could hold a marker
+  kNone,     // not in a value that could hold a marker
   kTagged,   // text up to kValueEnd or kRawEnd
   kElement,  // text up to kValueEnd with the element's name
   kQuoted,   // text up to kQuote
@@ -35,25 +35,25 @@ class ValueEnd {
   // `role`: the marker's; `num_symbols`: its length.
   ValueEnd(const ValueState& value, Role role, size_t num_symbols);
 
-  // `held`: the marker and what has come behind it, each time the same and more; `is_whole`: no
-  // more will come.
+  // `held`: the marker and all input after it so far, extended at each call; `is_whole`: the input
+  // has ended.
   Verdict read(const OutputFormat& format, std::u16string_view held, bool is_whole);
 
  private:
   enum class Stage : uint8_t {
     kTag,  // the name in an element's end tag, up to kKeyEnd, or in a turn's, up to kHeaderEnd
-    kParameters,  // behind a value: the next one, or the call's end
+    kParameters,  // after a value: the next one, or the call's end
     kArguments,   // the same in turn tags
-    kTurn,        // in a tag behind an argument
-    kSection,     // behind a call
-    kBehind,      // behind all calls
-    kContent,     // text behind all calls: content, unless a value ends in it
-    kAgain,       // behind such an end
-    kQuote,       // behind a quote
-    kComma,       // behind a comma behind a quote
+    kTurn,        // in a tag after an argument
+    kSection,     // after a call
+    kBehind,      // after all calls
+    kContent,     // text after all calls: content, unless a value ends in it
+    kAgain,       // after such an end
+    kQuote,       // after a quote
+    kComma,       // after a quote and a comma
     kKey,         // in what follows the comma
-    kBracket,     // behind a bracket behind a quote
-    kNever,       // the marker ends nothing
+    kBracket,     // after a quote and a bracket
+    kNever,       // the marker does not end a value
   };
 
   [[nodiscard]] Roles looked_for() const;
@@ -64,7 +64,7 @@ class ValueEnd {
   Verdict turn_tag();
 
   Stage stage_ = Stage::kNever;
-  bool is_strict_ = false;   // text behind all calls cannot be content
+  bool is_strict_ = false;   // text after all calls cannot be content
   bool is_closing_ = true;   // kTurn: of an end tag
   bool has_closed_ = false;  // kTurn: the argument's call has ended
   size_t at_;

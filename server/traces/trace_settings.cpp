@@ -82,7 +82,7 @@ Expected<Pairs> pairs_of(const Environment& environment, const char* name) {
   return pairs;
 }
 
-// A base gets the signal's path behind it; what is for this signal alone is taken as it is.
+// The signal's path is appended to a base URL; a URL for this signal alone is used unchanged.
 Expected<std::string> url_of(const Config& config, const Environment& environment) {
   std::string name = "otlp-traces-endpoint";
   std::string url = config.otlp_traces_endpoint;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Where spans go and which requests have them: --otlp-traces-endpoint, and the environment that
-// OpenTelemetry's specification names (OTEL_EXPORTER_OTLP_TRACES_ENDPOINT,
+// The destination of spans and which requests have them: --otlp-traces-endpoint, and the
+// environment that OpenTelemetry's specification names (OTEL_EXPORTER_OTLP_TRACES_ENDPOINT,
 // OTEL_EXPORTER_OTLP_ENDPOINT, ..._HEADERS, OTEL_SERVICE_NAME, OTEL_RESOURCE_ATTRIBUTES,
 // OTEL_TRACES_SAMPLER, OTEL_TRACES_SAMPLER_ARG, OTEL_TRACES_EXPORTER=none, OTEL_SDK_DISABLED).
 #pragma once

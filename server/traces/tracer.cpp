@@ -27,7 +27,7 @@ template <size_t kBytes>
 std::array<uint8_t, kBytes> random_id(std::mt19937_64& random) {
   std::array<uint8_t, kBytes> id{};
   for (size_t i = 0; i < kBytes; i += sizeof(uint64_t)) {
-    const uint64_t bits = std::max<uint64_t>(random(), 1);  // zeros are no identifier
+    const uint64_t bits = std::max<uint64_t>(random(), 1);  // zeros are not an identifier
     std::memcpy(id.data() + i, &bits, sizeof(bits));
   }
   return id;

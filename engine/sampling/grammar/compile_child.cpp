@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The worker's side of compile_worker.h: a process with the vocabulary and one thread, which forks
-// for each grammar. What goes wrong, whatever it is, ends the forked process alone.
+// for each grammar. Any failure ends the forked process alone.
 #include <fcntl.h>
 #include <signal.h>
 #include <sys/prctl.h>

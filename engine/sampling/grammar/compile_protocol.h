@@ -16,7 +16,7 @@ namespace sluice {
 // Limits of one grammar's compilation.
 struct CompileLimits {
   // Wall time. A process that has had less than kFairProcessorMs of a processor when it is over, on
-  // a busy machine, may go on for up to kMostPatience times as long.
+  // a busy machine, may run up to kMostPatience times as long.
   int32_t wall_s = 5;
   int32_t cpu_s = 2;
   int64_t memory_bytes = int64_t{1} << 30;  // beyond what the vocabulary takes

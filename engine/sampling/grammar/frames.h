@@ -33,7 +33,7 @@ class FieldWriter {
   std::string bytes_;
 };
 
-// Fields behind the end of the bytes read as 0 and empty, and is_complete() is then false.
+// Fields past the end of the bytes read as 0 and empty, and is_complete() is then false.
 class FieldReader {
  public:
   explicit FieldReader(std::string_view bytes) : rest_(bytes) {}

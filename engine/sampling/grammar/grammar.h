@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Compiled grammars over a vocabulary, which tell the tokens that may come next. A Grammar is
+// Compiled grammars over a vocabulary, which determine the tokens that may follow. A Grammar is
 // immutable, and shared on any thread by all answers that follow it; each has its own matcher.
 #pragma once
 
@@ -33,14 +33,14 @@ class GrammarMatcher {
  public:
   virtual ~GrammarMatcher() = default;
 
-  // False: the token is not allowed here, and nothing has changed. Behind an end token no other is
-  // allowed.
+  // False: the token is not allowed here, and nothing has changed. No token is allowed after an end
+  // token.
   virtual bool accept(TokenId token) = 0;
-  // Takes back the latest tokens, an end token among them; at most as many as were accepted.
+  // Reverts the latest tokens, including an end token; at most as many as were accepted.
   virtual void rollback(int32_t num_tokens) = 0;
-  // Writes which tokens may come next: bit i % 32 of word i / 32 is token i. End tokens are allowed
+  // Writes which tokens may follow: bit i % 32 of word i / 32 is token i. End tokens are allowed
   // where the text is complete. `row` has token_mask_words() of the vocabulary's width. Returns
-  // kNothing behind an end token.
+  // kNothing after an end token.
   virtual Allowed fill(std::span<uint32_t> row) = 0;
   // Whether the text could end here.
   [[nodiscard]] virtual bool is_completed() const = 0;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// The position of one request in its grammar, by the tokens of its answer: the grammar begins
-// behind the tokens that the request names, and the position goes back with the answer, as after
-// refused drafts. It depends on those tokens alone: preemption keeps it, and a continued stream
+// The position of one request in its grammar, by the tokens of its answer: the grammar begins after
+// the tokens that the request names, and the position is rolled back with the answer, as after
+// rejected drafts. It depends on those tokens alone: preemption keeps it, and a continued stream
 // restores it from its tokens. One thread at a time.
 #pragma once
 
@@ -20,8 +20,8 @@ class GrammarState {
   // For `begins_behind` see GrammarSpec.
   GrammarState(std::shared_ptr<const Grammar> grammar, std::vector<TokenId> begins_behind);
 
-  // Moves to behind `generated`, all tokens of the answer. False: the grammar refuses one of them;
-  // the position is then before that token.
+  // Moves to the end of `generated`, all tokens of the answer. False: the grammar rejects one of
+  // them; the position is then before that token.
   [[nodiscard]] bool follow(std::span<const TokenId> generated);
 
   // Whether the grammar restricts the next token.
@@ -36,7 +36,7 @@ class GrammarState {
     return static_cast<int64_t>(sizeof(GrammarState) + tokens_.capacity() * sizeof(TokenId));
   }
 
-  // Writes which tokens may come next. The next token must be bound.
+  // Writes which tokens may follow. The next token must be constrained.
   Allowed fill(std::span<uint32_t> row) { return matcher_->fill(row); }
 
   // Whether the answer could end here.

@@ -443,7 +443,7 @@ void SchemaReader::read_unevaluated(const Json& schema, SchemaForms& forms) {
   }
 }
 
-// Schemas that dependentRequired, dependentSchemas and dependencies stand for: without the name, or
+// Schemas that dependentRequired, dependentSchemas and dependencies imply: without the name, or
 // with it and what it asks for.
 Schemas SchemaReader::dependencies(const Json& schema) {
   constexpr size_t kMost = 4;

@@ -70,7 +70,7 @@ struct SchemaForm {
   bool has_rest = false;  // a keyword says what follows the prefix
   bool is_unique = false;
 
-  // kArray: items behind the prefix; kObject: other properties.
+  // kArray: items after the prefix; kObject: other properties.
   Schemas rest;
 
   // kObject.
@@ -154,7 +154,7 @@ class SchemaReader {
   std::optional<Error> error_;
   std::vector<LeftOutKeyword> left_out_;
   std::unordered_map<const SchemaJson*, std::string> places_;
-  std::vector<std::unique_ptr<SchemaJson>> made_;  // schemas that keywords stand for
+  std::vector<std::unique_ptr<SchemaJson>> made_;  // schemas that keywords imply
   std::unordered_map<const SchemaJson*, Schemas> dependencies_;
   int64_t num_nodes_ = 0;
   int64_t num_properties_ = 0;

@@ -26,7 +26,7 @@ using Kind = SchemaForm::Kind;
 // The library's bounds of integers.
 constexpr double kLargestInteger = 2147483647.0;
 constexpr double kLargestStep = 1024;
-// Digits behind the point that its bounds of numbers keep.
+// Decimal places that bounds of numbers keep, as a factor.
 constexpr double kDigits = 1e6;
 
 class GateWriter {
@@ -355,7 +355,7 @@ class GateWriter {
     return out;
   }
 
-  // An object without names: any name, with one schema for all values. A name that comes twice
+  // An object without names: any name, with one schema for all values. A name that occurs twice
   // counts once, so that more than one property cannot be asked for.
   std::optional<Json> write_map(const SchemaForm& form) {
     std::optional<Json> value;
@@ -439,7 +439,7 @@ class GateWriter {
   std::map<std::string, size_t> by_text_;
   std::vector<Json> definitions_;
   std::vector<bool> is_impossible_;
-  Schemas inline_;              // that are being written where they stand
+  Schemas inline_;              // that are being written in place
   std::vector<size_t> direct_;  // definitions that are open, with no array or object between
   int64_t num_written_ = 0;
 };

@@ -2,8 +2,8 @@
 // Checks and rewrites JSON schemas before the grammar library reads them. The library silently
 // ignores much of JSON Schema, and may take the first of several keywords for all; so a schema is
 // rewritten into one that it reads exactly, or is refused by keyword and place. The result is never
-// wider than the schema; it may be narrower: properties come in the schema's order, and objects and
-// arrays have nothing that the schema does not name.
+// wider than the schema; it may be narrower: properties appear in the schema's order, and objects
+// and arrays have nothing that the schema does not name.
 //
 // Sizes are counted before anything is expanded.
 #pragma once

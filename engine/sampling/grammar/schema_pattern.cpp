@@ -79,7 +79,7 @@ class PatternWriter {
 
   void fail() { failed_ = true; }
 
-  // The outermost ones are searched for: what an anchor does not bind may stand in other text.
+  // The outermost ones are searched for: what an anchor does not bind may be inside other text.
   StringSize alternatives(int depth) {
     if (depth > kDeepest) fail();
     StringSize size{.min = kEndless, .max = 0};
@@ -143,7 +143,7 @@ class PatternWriter {
     return size;
   }
 
-  // Reads how often the piece before it may come.
+  // Reads how often the piece before it may occur.
   StringSize quantifier() {
     StringSize count{.min = 1, .max = 1};
     const char c = peek();

@@ -95,7 +95,7 @@ const Json* SchemaReader::look_up(const Json& schema) {
     } else {
       return unresolved();
     }
-    // A schema with an identity of its own is another base of references.
+    // A schema with an identity of its own changes the base of references.
     if (at->is_object() && at->contains("$id")) return unresolved();
   }
   return at;

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Structural tags, the library's way to say where in a text JSON stands: their schemas go through
+// Structural tags, the library's notation for JSON inside a text: their schemas go through
 // the gate (schema_gate.h) like any other. Two members beside a `json_schema` are for
 // the gate and are taken out: `is_best_effort`, a boolean for that schema alone, and `owner`, a
 // text that its errors name.

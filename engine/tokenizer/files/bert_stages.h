@@ -12,14 +12,14 @@
 namespace sluice {
 
 struct BertText {
-  bool cleans = true;         // control characters go, white space becomes spaces
+  bool cleans = true;         // control characters are removed, white space becomes spaces
   bool pads_chinese = true;   // an ideograph is a word
   bool lowercases = true;
   bool strips_accents = true;
 };
 
 Expected<void> add_bert_steps(const BertText& text, std::vector<NormalizerStep>& steps);
-// Cuts at white space, which goes, and at punctuation, which stays.
+// Cuts at white space, which is dropped, and at punctuation, which is kept.
 Expected<void> add_bert_stages(std::vector<PretokenizerStage>& stages);
 
 }  // namespace sluice

@@ -145,7 +145,7 @@ class GgufParts {
 
   void fill_byte_level_bytes() {
     for (size_t id = 0; id < parts_.names.size(); ++id) {
-      // Special tokens and names outside the byte alphabet stand for themselves.
+      // Special tokens and names outside the byte alphabet represent themselves.
       std::optional<std::string> bytes;
       if (type_of(id) == TokenType::kNormal) bytes = unspell_bytes(parts_.names[id]);
       parts_.bytes.push_back(bytes ? std::move(*bytes) : parts_.names[id]);
@@ -167,8 +167,8 @@ class GgufParts {
     }
   }
 
-  // Spells WordPiece's tokens as BERT does, "##ing" inside a word, where the file has them as they
-  // stand behind or without a space. Names in brackets are those of tokens that no text has.
+  // Spells WordPiece's tokens as BERT does ("##ing" inside a word) where the file marks a word's
+  // first token with a space symbol instead. Names in brackets belong to tokens that no text has.
   void spell_word_pieces() {
     for (size_t id = 0; id < parts_.names.size(); ++id) {
       std::string& name = parts_.names[id];
@@ -264,7 +264,7 @@ class GgufParts {
   }
 };
 
-// Phi-3's control tokens take the white space behind them, for which GGUF has no field.
+// Phi-3's control tokens strip the white space after them, for which GGUF has no field.
 void add_phi3_flags(TokenizerParts& parts) {
   for (AddedToken& added : parts.added) {
     added.flags.strips_right = added.content != "<unk>" && added.content != "<s>" &&

@@ -144,7 +144,7 @@ class PostProcessorReader {
   PostProcessor result_;
 };
 
-// Decodes a WordPiece token behind another one: a continuation, or a word with a space before it.
+// Decodes a WordPiece token that follows another: a continuation, or a word with a space before it.
 std::string word_of(const std::string& prefix, bool cleans_up, const std::string& token) {
   std::string text = token.starts_with(prefix) ? token.substr(prefix.size()) : " " + token;
   if (!cleans_up) return text;
@@ -224,7 +224,7 @@ Expected<void> TokenDecoder::add_replace(const Json& section) {
   SLUICE_TRY(std::string content, json_string(section, "content", kWhere));
   const auto* text = std::get_if<std::string>(&pattern);
   if (text != nullptr && text->empty()) return {};
-  // Behind Fuse a match may cross tokens, so only single characters are supported.
+  // After Fuse a match may cross tokens, so only single characters are supported.
   const bool is_character = text != nullptr && next_utf8_part(*text, 0).length == text->size();
   if (is_fused_ && !is_character) {
     return json_unsupported(kWhere, "Replace", "behind Fuse, Replace of one character");

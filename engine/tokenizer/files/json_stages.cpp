@@ -121,7 +121,7 @@ class PretokenizerReader {
     SLUICE_TRY(const std::string type, json_string(section, "type", kWhere));
     if (type == "Sequence") return add_sequence(section, level);
     if (result_.is_byte_level && !result_.is_spelled) {
-      // Stages behind ByteLevel see its spelling.
+      // Stages after ByteLevel see its spelling.
       result_.stages.emplace_back(SpellBytesStage{});
       result_.is_spelled = true;
     }

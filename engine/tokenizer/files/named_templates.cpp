@@ -4,9 +4,9 @@
 namespace sluice {
 namespace {
 
-// A branch behind a tag of ours. The line feed is the tag's, as Hugging Face's settings trim it, so
-// that `source` begins a line; the empty expression keeps white space from the next tag. A
-// template's last line feed is none of its text.
+// A branch after a tag of ours. The line feed belongs to the tag, as Hugging Face's settings trim
+// it, so that `source` begins a line; the empty expression protects white space from the next tag.
+// A template's final line feed is not part of its text.
 std::string branch(std::string source) {
   if (source.ends_with('\n')) source.pop_back();
   return '\n' + source + "{{ '' }}";

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Writes a GGUF file's tokenizer as Hugging Face's files, for programs that tokenize by themselves
 // (routers): in the `tokenizers` package they give the same ids as create_tokenizer()'s result.
-// Exceptions: characters that occur in tokens but are no tokens; SentencePiece tokens of equal
+// Exceptions: characters that occur in tokens but are not tokens; SentencePiece tokens of equal
 // score; user-defined names containing SentencePiece's space if texts get one in front, because the
 // package also puts it in front of names; and SentencePiece's own normalization rules, where the
 // package differs from SentencePiece.

@@ -25,7 +25,7 @@ bool AffixBpe::append_bytes(std::string_view spelled, std::vector<TokenId>& symb
 
 void AffixBpe::append_symbols(std::string_view piece, std::vector<TokenId>& symbols) const {
   std::string spelled;
-  bool unknown_pending = false;  // put behind the bytes that follow it, like the package
+  bool unknown_pending = false;  // emitted after the bytes that follow it, like the package
   for (size_t position = 0; position < piece.size();) {
     const size_t length = next_utf8_part(piece, position).length;
     spelled.clear();

@@ -18,7 +18,7 @@ tl::unexpected<Error> bad_merge(size_t rank, std::string_view left, std::string_
                         "\" names a token that the vocabulary lacks");
 }
 
-// Returns characters that occur in tokens but are no tokens, in order of code points.
+// Returns characters that occur in tokens but are not tokens, in order of code points.
 std::vector<std::string_view> find_extra_characters(std::span<const std::string> names,
                                                     const std::function<bool(TokenId)>& can_form,
                                                     const TokenTable& tokens) {

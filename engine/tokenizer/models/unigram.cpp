@@ -15,7 +15,7 @@ constexpr size_t kMaxPieceBytes = size_t{1} << 30;
 constexpr size_t kMaxCharacterBytes = 4;
 constexpr TokenId kUnreached = std::numeric_limits<TokenId>::min();
 
-// Stands for a character that no token covers: minus its length.
+// Represents a character that no token covers: minus its length.
 TokenId unknown_of(size_t length) { return -static_cast<TokenId>(length); }
 
 size_t character_length(std::string_view text, size_t position) {

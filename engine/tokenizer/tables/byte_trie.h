@@ -19,7 +19,7 @@ class ByteTrie {
 
   explicit ByteTrie(size_t expected_nodes) : edges_(expected_nodes) {}
 
-  // Returns the node behind `byte`; kAbsent: no name continues so.
+  // Returns the child for `byte`; kAbsent: no name continues so.
   [[nodiscard]] uint64_t child(uint64_t node, char byte) const {
     return edges_.find(edge_key(node, byte));
   }

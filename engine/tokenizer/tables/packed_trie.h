@@ -38,7 +38,7 @@ class PackedTrie {
     nodes_.shrink_to_fit();
   }
 
-  // Returns the node behind `byte`; kAbsent: no name continues so.
+  // Returns the child for `byte`; kAbsent: no name continues so.
   [[nodiscard]] uint32_t child(uint32_t node, char byte) const {
     const Node& here = nodes_[node];
     const auto label = static_cast<uint8_t>(byte);

@@ -45,7 +45,7 @@ std::optional<std::string> unspell_bytes(std::string_view spelling) {
   for (size_t i = 0; i < spelling.size(); ++i) {
     int character = static_cast<uint8_t>(spelling[i]);
     if (character >= 0x80) {
-      // The whole alphabet lies below U+0144, so every other character has two bytes.
+      // The whole alphabet is below U+0144, so every other character has two bytes.
       if ((character & 0xE0) != 0xC0 || ++i == spelling.size()) return std::nullopt;
       const int tail = static_cast<uint8_t>(spelling[i]);
       if ((tail & 0xC0) != 0x80) return std::nullopt;

@@ -233,7 +233,7 @@ class Expansion {
                           "\": " + what + " is not supported");
   }
 
-  // Returns the escape at at_ and moves at_ behind it.
+  // Returns the escape at at_ and moves at_ past it.
   Expected<std::string_view> next_escape() {
     const std::string_view escape = pattern_.substr(at_, escape_length(pattern_, at_));
     for (const std::string_view unknown : {"\\R", "\\X", "\\K", "\\Q", "\\E", "\\C"}) {

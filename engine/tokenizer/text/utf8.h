@@ -24,7 +24,7 @@ struct Utf8Part {
 // Returns the part of `text` at `position` < text.size().
 Utf8Part next_utf8_part(std::string_view text, size_t position);
 
-// Returns the first position from `position` on where a part is no character; text.size(): none.
+// Returns the first position from `position` on where a part is not a character; text.size(): none.
 size_t find_invalid_utf8(std::string_view text, size_t position);
 
 // Returns the first position from `position` on where a character begins; text.size(): none.

@@ -11,7 +11,7 @@
 namespace sluice::kernels::cpu {
 
 struct IndexBlock {
-  const float* queries;  // [head / 32][dim][32], zeros behind the last head
+  const float* queries;  // [head / 32][dim][32], zeros after the last head
   const float* weights;  // [heads up to a multiple of 32], likewise
   const std::byte* keys;
   const int32_t* block_table;

@@ -25,7 +25,7 @@ SLUICE_INLINE void unpack_codes(const std::byte* group, UnpackedBytes<kFormat>& 
   for (int c = 0; c < 8; ++c) unpacked.codes[c] = codes.chunk[c];
 }
 
-// Returns new zeros. Making them takes none of the pipes, while copying a register of zeros may.
+// Returns new zeros. Making them occupies no execution port, while copying a register of zeros may.
 // Without volatile the compiler makes them once and copies.
 SLUICE_INLINE I16 fresh_zeros() {
   __m512i zeros;

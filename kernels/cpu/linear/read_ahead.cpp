@@ -54,7 +54,7 @@ void ReadAhead::list_runs(int32_t worker, LinesAhead& lines) const {
   const int64_t k_bytes = kv.num_kv_heads * kv_head_bytes(kv.dtype, kv.head_dim, kv.block_size);
   const int64_t v_bytes =
       kv.num_kv_heads * kv_head_bytes(kv.dtype, kv.value_width(), kv.block_size);
-  const int64_t run_bytes = std::min(k_bytes, v_bytes);  // the rest of a wider one stays behind
+  const int64_t run_bytes = std::min(k_bytes, v_bytes);  // the rest of a wider one is left out
   const auto most =
       static_cast<int32_t>(std::min<int64_t>(LinesAhead::kMostRuns, kMostBytes / run_bytes));
   lines.run = lines.line = lines.num_runs = 0;

@@ -19,7 +19,7 @@ static_assert(kMaxExperts % kLanes == 0);
 using ExpertFloats = std::array<float, kMaxExperts>;
 
 // The expert with the largest value that is not taken. The strict comparison keeps the lower id,
-// and a NaN that is met first is taken, so that there always is another one.
+// and a NaN met first is taken, so that the search always finds one.
 int32_t best_expert(const float* values, int32_t num_experts, const bool* taken) {
   int32_t best = -1;
   for (int32_t id = 0; id < num_experts; ++id) {

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parses one HTTP/1.1 response from bytes in any pieces; the body is passed on as it comes. The one
-// parser of all that asks another server.
+// Parses one HTTP/1.1 response from bytes in any pieces; the body is passed on as it arrives. The
+// one parser of all that asks another server.
 #pragma once
 
 #include <cstddef>
@@ -24,7 +24,7 @@ struct ResponseHead {
   [[nodiscard]] std::string_view field(std::string_view name) const;
 };
 
-// Takes a response as it comes. An Error ends it: the parser's status is kBad, its refusal the
+// Takes a response as it arrives. An Error ends it: the parser's status is kBad, its refusal the
 // Error.
 class ResponseSink {
  public:
@@ -44,7 +44,7 @@ class ResponseParser {
   explicit ResponseParser(ResponseSink& sink, bool has_no_body = false);
   ~ResponseParser();
 
-  // Consumes a part of `bytes` (the rest comes first next time); `consumed`: its size.
+  // Consumes a part of `bytes` (pass the rest first next time); `consumed`: its size.
   Status feed(std::string_view bytes, size_t& consumed);
   // The connection has ended: kDone if that ends the message in order.
   Status end_of_file();

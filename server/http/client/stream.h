@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// A byte stream to a server, plain or TLS, behind one type: no other file of the client knows
-// which. One operation of a kind at a time; all on the thread of the event loop.
+// A byte stream to a server, plain or TLS, as one type: no other file of the client knows which.
+// One operation of a kind at a time; all on the thread of the event loop.
 #pragma once
 
 #include <boost/system/error_code.hpp>
@@ -39,7 +39,7 @@ class Stream : public std::enable_shared_from_this<Stream> {
   virtual void write(std::string_view bytes) = 0;  // writes all bytes, which the caller keeps
   virtual void read(std::span<char> buffer) = 0;   // reads some bytes; the caller keeps the buffer
 
-  // Closes the stream; no event comes after it.
+  // Closes the stream; no event follows.
   void close() {
     events_ = nullptr;
     close_socket();

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA on the CPU: the names that kernels use, for .cu files compiled as C++. A launch runs its
 // grid cluster by cluster on the calling thread; every CUDA thread is a fiber that runs until it
-// waits. Only kernels/cuda/gpu.h includes it. tests/README.md says what it can and cannot see.
+// waits. Only kernels/cuda/gpu.h includes it. simt.md says what it can and cannot see.
 #pragma once
 
 #include <cstddef>
