@@ -206,15 +206,16 @@ TEST_F(Translation, RowsThatTakeTurnsAreTakenApart) {
       << checkpoint.error().message;
 }
 
-// The other layout is refused; the same one keeps experts that have one tensor together.
-TEST_F(Translation, KindsOfLayersWithOtherHeadsStayInTheirLayout) {
-  for (const auto& [input, output] :
-       {std::pair("/step3p5", "output.gguf"), std::pair("/step3p5.gguf", "output")}) {
-    const std::string message = convert(kModels + input, at(output), "f32");
-    EXPECT_NE(message.find("cannot say all of it: "), std::string::npos) << message;
-    EXPECT_FALSE(fs::exists(at(output)));
-  }
+// A directory becomes a file whose lists are by layer, and no file becomes a directory; a directory
+// keeps experts that have one tensor together.
+TEST_F(Translation, KindsOfLayersWithOtherHeadsBecomeFiles) {
   const std::vector<TokenId> tokens = {3, 9, 4, 17, 5, 21, 8, 33, 40, 12, 6, 7, 11, 60};
+  ASSERT_EQ(convert(kModels + "/step3p5", at("step.gguf"), "f32"), "");
+  expect_same_values(values_of(at("step.gguf")), values_of(kModels + "/step3p5.gguf"), 2e-5);
+  EXPECT_EQ(logits_of(kModels + "/step3p5", tokens), logits_of(at("step.gguf"), tokens));
+  const std::string message = convert(kModels + "/step3p5.gguf", at("output"), "f32");
+  EXPECT_NE(message.find("cannot say all of it: "), std::string::npos) << message;
+  EXPECT_FALSE(fs::exists(at("output")));
   ASSERT_EQ(convert(kModels + "/step3p5", at("same"), "f32"), "");
   EXPECT_EQ(logits_of(kModels + "/step3p5", tokens), logits_of(at("same"), tokens));
   const std::string apart = convert(kModels + "/step3p5", at("apart"), "int8");
