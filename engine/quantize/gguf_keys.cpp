@@ -56,6 +56,9 @@ class KeyWriter {
                                           : "attention.layer_norm_rms_epsilon",
               config_.norm_eps);
     put_uint("vocab_size", config_.vocab_size);
+    if (is_own("use_parallel_residual")) {
+      keys_.put_bool(prefix_ + "use_parallel_residual", config_.parallel_halves);
+    }
     if (moe.num_experts > 0) {
       put_uint("expert_count", moe.num_experts);
       put_uint("expert_used_count", moe.top_k);

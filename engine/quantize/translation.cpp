@@ -245,6 +245,8 @@ class GgufTensors {
   Expected<std::vector<SourceTensor>> run() {
     for (const CheckpointTensor& tensor : input_.tensors()) {
       if (take_stacked(tensor)) continue;
+      SLUICE_TRY(const bool is_joined, take_qkv(tensor));
+      if (is_joined) continue;
       if (const std::optional<ExpertName> name = expert_name(tensor.name)) {
         stacks_[name->stem + name->suffix][name->expert] = &tensor;
       } else {
@@ -279,6 +281,42 @@ class GgufTensors {
       return true;
     }
     return false;
+  }
+
+  // Joins q, k and v where files have them as one.
+  Expected<bool> take_qkv(const CheckpointTensor& tensor) {
+    constexpr std::string_view kParts[] = {".attn_q.", ".attn_k.", ".attn_v."};
+    if (!files_.joins_qkv) return false;
+    const auto is_part = [&](std::string_view part) {
+      return tensor.name.find(part) != std::string::npos;
+    };
+    if (std::ranges::none_of(kParts, is_part)) return false;
+    if (!is_part(kParts[0])) return true;  // handled with q
+    SourceTensor source = source_of(tensor);
+    source.name = *renamed(tensor.name, kParts[0], ".attn_qkv.");
+    const bool is_bias = tensor.num_dims == 1;
+    source.dims[is_bias ? 0 : 1] = 0;
+    source.pieces.clear();
+    for (const std::string_view part : kParts) {
+      const CheckpointTensor* const found = input_.find(*renamed(tensor.name, kParts[0], part));
+      if (found == nullptr || found->num_dims != tensor.num_dims ||
+          (!is_bias && found->dims[0] != tensor.dims[0])) {
+        return make_error(ErrorCode::kDataLoss,
+                          input_.path() + ": tensor " + sluice::in_quotes(tensor.name) +
+                              ": found no key or value beside it, expected both");
+      }
+      SourceTensor each = source_of(*found);
+      if (is_bias) {  // one row, of elements
+        const auto before = source.values.size();
+        source.values.resize(before + static_cast<size_t>(each.dims[0]));
+        SLUICE_TRY_VOID(SourceRows(input_.path(), each).read(0, 1, source.values.data() + before));
+      } else {
+        source.pieces.push_back(each.pieces.front());
+      }
+      source.dims[is_bias ? 0 : 1] += each.dims[is_bias ? 0 : 1];
+    }
+    add(std::move(source));
+    return true;
   }
 
   void add(SourceTensor source) {
