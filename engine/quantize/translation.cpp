@@ -256,8 +256,13 @@ class GgufTensors {
     for (const auto& [name, parts] : stacks_) SLUICE_TRY_VOID(add_stack(name, parts));
     const kernels::RopeParams& rope = config_.ropes.front();
     const std::string type = input_.metadata().get_string("rope.scaling.type").value_or("");
-    if (type == "llama3" || type == "proportional")
-      tensors_.push_back(factors_tensor(kFactors, rope.freq_factors));
+    if (type == "llama3" || type == "proportional") {
+      const kernels::RopeParams& widest =
+          *std::ranges::max_element(config_.ropes, {}, &kernels::RopeParams::rotary_dim);
+      std::vector<float> factors = rope.freq_factors;
+      factors.resize(static_cast<size_t>(widest.rotary_dim / 2), 1.0F);
+      tensors_.push_back(factors_tensor(kFactors, factors));
+    }
     if (!config_.long_rope.long_factors.empty()) {
       tensors_.push_back(factors_tensor(kLongFactors, config_.long_rope.long_factors));
       tensors_.push_back(factors_tensor(kShortFactors, config_.long_rope.short_factors));
@@ -285,36 +290,13 @@ class GgufTensors {
 
   // Joins q, k and v where files have them as one.
   Expected<bool> take_qkv(const CheckpointTensor& tensor) {
-    constexpr std::string_view kParts[] = {".attn_q.", ".attn_k.", ".attn_v."};
-    if (!files_.joins_qkv) return false;
     const auto is_part = [&](std::string_view part) {
       return tensor.name.find(part) != std::string::npos;
     };
-    if (std::ranges::none_of(kParts, is_part)) return false;
-    if (!is_part(kParts[0])) return true;  // handled with q
-    SourceTensor source = source_of(tensor);
-    source.name = *renamed(tensor.name, kParts[0], ".attn_qkv.");
-    const bool is_bias = tensor.num_dims == 1;
-    source.dims[is_bias ? 0 : 1] = 0;
-    source.pieces.clear();
-    for (const std::string_view part : kParts) {
-      const CheckpointTensor* const found = input_.find(*renamed(tensor.name, kParts[0], part));
-      if (found == nullptr || found->num_dims != tensor.num_dims ||
-          (!is_bias && found->dims[0] != tensor.dims[0])) {
-        return make_error(ErrorCode::kDataLoss,
-                          input_.path() + ": tensor " + sluice::in_quotes(tensor.name) +
-                              ": found no key or value beside it, expected both");
-      }
-      SourceTensor each = source_of(*found);
-      if (is_bias) {  // one row, of elements
-        const auto before = source.values.size();
-        source.values.resize(before + static_cast<size_t>(each.dims[0]));
-        SLUICE_TRY_VOID(SourceRows(input_.path(), each).read(0, 1, source.values.data() + before));
-      } else {
-        source.pieces.push_back(each.pieces.front());
-      }
-      source.dims[is_bias ? 0 : 1] += each.dims[is_bias ? 0 : 1];
-    }
+    if (!files_.joins_qkv) return false;
+    if (is_part(".attn_k.") || is_part(".attn_v.")) return true;  // handled with q
+    if (!is_part(".attn_q.")) return false;
+    SLUICE_TRY(SourceTensor source, joined_qkv(input_, tensor));
     add(std::move(source));
     return true;
   }
@@ -374,6 +356,8 @@ Expected<void> take_factors(const std::string& file,
     }
     factors->resize(static_cast<size_t>(source.shape().width));
     SLUICE_TRY_VOID(SourceRows(file, source).read(0, 1, factors->data()));
+    const auto own = static_cast<size_t>(config.ropes.front().rotary_dim / 2);
+    if (source.name == kFactors) factors->resize(std::min(factors->size(), own));
   }
   return {};
 }
