@@ -57,7 +57,6 @@ constexpr UnknownKind kUnknownFamilies[] = {
     {"rwkv", "recurrent time mixing"},
     {"recurrent_gemma", "recurrent time mixing"},
     {"gemma3n", "alternating updates"},
-    {"gpt_bigcode", "learned positions"},
     {"mpt", "biases of distance in place of positions"},
     {"deepseek_v32", "sparse attention"},
     {"deepseek_v4", "compressed keys and values"},

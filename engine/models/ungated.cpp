@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Families whose feed-forward halves are two matrices around a function, and whose norms subtract
-// the mean and have biases: StarCoder2; Phi-1, 1.5 and 2, both halves of whose layers read one
-// norm's output; GPT-NeoX (Pythia), whose halves side by side have a norm each; Falcon, which has
-// either; GPT-2 and OPT, which add a learned row for each position in the place of rotations;
-// Bloom, whose scores fall with distance and whose embedding has a norm.
+// the mean and have biases: StarCoder2; Phi-1, 1.5 and 2 and GPT-J, both halves of whose layers
+// read one norm's output; GPT-NeoX (Pythia), whose halves side by side have a norm each; Falcon,
+// which has either; GPT-2, StarCoder and OPT, which add a learned row for each position in the
+// place of rotations; Bloom, whose scores fall with distance and whose embedding has a norm.
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 
@@ -53,6 +53,25 @@ constexpr KeyDefault kGpt2Defaults[] = {
     {"attention_bias", true},
 };
 
+constexpr KeyDefault kBigCodeDefaults[] = {
+    {"num_hidden_layers", 12U},
+    {"hidden_size", 768U},
+    {"num_attention_heads", 12U},
+    {"num_key_value_heads", 1U},
+    {"n_positions", 1024U},
+    {"layer_norm_epsilon", 1e-5},
+    {"attention_bias", true},
+};
+
+constexpr KeyDefault kGptJDefaults[] = {
+    {"num_hidden_layers", 28U},
+    {"hidden_size", 4096U},
+    {"num_attention_heads", 16U},
+    {"n_positions", 2048U},
+    {"rotary_dim", 64U},
+    {"layer_norm_epsilon", 1e-5},
+};
+
 constexpr KeyDefault kOptDefaults[] = {
     {"num_attention_heads", 12U},
     {"max_position_embeddings", 2048U},
@@ -77,6 +96,11 @@ constexpr RequiredNumber kFalconRequired[] = {
 
 constexpr RequiredNumber kGpt2Required[] = {
     {"scale_attn_weights", 1}, {"scale_attn_by_inverse_layer_idx", 0}, {"add_cross_attention", 0}};
+
+constexpr RequiredNumber kBigCodeRequired[] = {
+    {"multi_query", 1}, {"scale_attn_weights", 1}, {"add_cross_attention", 0}};
+
+constexpr RequiredNumber kGptJRequired[] = {{"rotary", 1}, {"scale_attn_weights", 1}};
 
 constexpr RequiredNumber kBloomRequired[] = {{"apply_residual_connection_post_layernorm", 0},
                                              {"slow_but_exact", 0}};
@@ -141,6 +165,19 @@ constexpr TensorName kGpt2Names[] = {
     {"mlp.c_proj", "ffn_down"},
 };
 
+constexpr TensorName kGptJNames[] = {
+    {"transformer.wte.weight", "token_embd.weight"},
+    {"transformer.ln_f.weight", "output_norm.weight"},
+    {"transformer.ln_f.bias", "output_norm.bias"},
+    {"ln_1", "attn_norm"},
+    {"attn.q_proj", "attn_q"},
+    {"attn.k_proj", "attn_k"},
+    {"attn.v_proj", "attn_v"},
+    {"attn.out_proj", "attn_output"},
+    {"mlp.fc_in", "ffn_up"},
+    {"mlp.fc_out", "ffn_down"},
+};
+
 constexpr TensorName kOptNames[] = {
     {"model.decoder.embed_tokens.weight", "token_embd.weight"},
     {"decoder.embed_tokens.weight", "token_embd.weight"},
@@ -177,6 +214,9 @@ constexpr TensorName kBloomNames[] = {
 constexpr std::string_view kStarCoder2HfKeys[] = {"norm_epsilon", "use_bias"};
 
 constexpr std::string_view kPhiHfKeys[] = {"layer_norm_eps"};
+
+constexpr std::string_view kBigCodeHfKeys[] = {
+    "layer_norm_epsilon", "n_inner", "activation_function", "multi_query"};
 
 constexpr std::string_view kNeoxGgufKeys[] = {"use_parallel_residual"};
 
@@ -250,6 +290,14 @@ Expected<void> configure_opt(const Checkpoint& checkpoint, ModelConfig& config) 
   take_biases(checkpoint, config);
   constexpr int32_t kFirst = 2;
   take_positions(kFirst, config);
+  return {};
+}
+
+Expected<void> configure_gptj(const Checkpoint& checkpoint, ModelConfig& config) {
+  take_biases(checkpoint, config);
+  take_usual_width(config);
+  config.parallel_halves = true;
+  config.output_bias = !config.tied_embeddings;
   return {};
 }
 
@@ -347,6 +395,38 @@ const ModelSpec kGpt2Spec = {.files = {.gguf = "gpt2",
                                        .function = "gelu_new",
                                        .is_transposed = true},
                              .configure = configure_gpt2,
+                             .build = build_decoder};
+
+extern const ModelSpec kBigCodeSpec;
+const ModelSpec kBigCodeSpec = {.files = {.gguf = "starcoder",
+                                          .model_type = "gpt_bigcode",
+                                          .class_name = "GPTBigCodeForCausalLM",
+                                          .defaults = kBigCodeDefaults,
+                                          .required = kBigCodeRequired,
+                                          .layer_types = LayerTypes::kFull,
+                                          .ties_embedding = true,
+                                          .names = kGpt2Names,
+                                          .layers_place = "transformer.h.",
+                                          .subtracts_mean = true,
+                                          .is_gated = false,
+                                          .function = "gelu_pytorch_tanh"},
+                                .configure = configure_gpt2,
+                                .build = build_decoder,
+                                .hf_keys = kBigCodeHfKeys};
+
+extern const ModelSpec kGptJSpec;
+const ModelSpec kGptJSpec = {.files = {.model_type = "gptj",
+                                       .class_name = "GPTJForCausalLM",
+                                       .defaults = kGptJDefaults,
+                                       .required = kGptJRequired,
+                                       .layer_types = LayerTypes::kFull,
+                                       .names = kGptJNames,
+                                       .layers_place = "transformer.h.",
+                                       .pairs_rows = true,
+                                       .subtracts_mean = true,
+                                       .is_gated = false,
+                                       .function = "gelu_new"},
+                             .configure = configure_gptj,
                              .build = build_decoder};
 
 extern const ModelSpec kBloomSpec;

@@ -144,6 +144,7 @@ TEST(TensorParallel, EveryArchitectureGivesTheBitsOfOneRank) {
       {"gpt-neox", {}},
       {"falcon", {{"num_key_value_heads", 1}}},
       {"gpt2", {}},
+      {"gptj", {}},
       {"bloom", {}},
       {"opt", {{"word_embed_proj_dim", nullptr}}},
       {"glm-moe-dsa", {{"v_head_dim", 32}, {"moe_intermediate_size", 288}, {"index_topk", 20}}},

@@ -106,7 +106,8 @@ struct Pair {
 bool is_left_out(const std::string& name) {
   constexpr std::string_view kFamilies[] = {
       "qwen3-5", "qwen3-next", "lfm2", "step3p", "helium",
-      "ministral-", "granite-hybrid", "bamba", "minicpm3", "jais2", "nemotron-h", "falcon-h1", "opt"};
+      "ministral-", "granite-hybrid", "bamba", "minicpm3", "jais2", "nemotron-h", "falcon-h1", "opt",
+      "gptj"};
   return std::ranges::any_of(kFamilies,
                              [&](std::string_view family) { return name.starts_with(family); });
 }

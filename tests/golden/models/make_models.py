@@ -504,7 +504,7 @@ def write_gguf(path, architecture, config, arrays, kind):
     writer.add_key_length(width)
     writer.add_value_length(width)
     further_models.add_keys(writer, architecture, config)
-    if architecture not in recurrent.HALVES_ARCHITECTURES and architecture not in ("gpt2", "bloom"):
+    if architecture not in recurrent.HALVES_ARCHITECTURES and architecture not in ("gpt2", "bloom", "starcoder"):
         add_rope(writer, architecture, config, width, arrays, path.stem in OLD_GGUF)
     if getattr(config, "sliding_window", None):
         writer.add_sliding_window(config.sliding_window)

@@ -31,6 +31,9 @@ MODELS = {
         ffn_hidden_size=96), "BF16"),
     "gpt2": ("GPT2", "gpt2", dict(
         num_hidden_layers=3, layer_norm_epsilon=1e-3, n_positions=48, tie_word_embeddings=True), "F16"),
+    "starcoder": ("GPTBigCode", "starcoder", dict(
+        num_hidden_layers=3, layer_norm_epsilon=1e-3, n_positions=48, n_inner=96, tie_word_embeddings=True), "F16"),
+    "gptj": ("GPTJ", None, dict(num_hidden_layers=3, layer_norm_epsilon=1e-3, rotary_dim=4), "F16"),
     "bloom": ("Bloom", "bloom", dict(
         n_embed=48, num_attention_heads=6, num_hidden_layers=3, layer_norm_epsilon=1e-3, seq_length=256,
         tie_word_embeddings=True), "F16"),
@@ -43,6 +46,8 @@ PREFIXES = {row[0] for row in MODELS.values()}
 # Keys of other families' configurations, which these classes would store.
 FOREIGN = {"GPT2": ("head_dim", "num_key_value_heads", "intermediate_size", "max_position_embeddings"),
            "OPT": ("head_dim", "num_key_value_heads", "intermediate_size"),
+           "GPTBigCode": ("head_dim", "num_key_value_heads", "intermediate_size", "max_position_embeddings"),
+           "GPTJ": ("head_dim", "num_key_value_heads", "intermediate_size"),
            "Bloom": ("head_dim", "num_key_value_heads", "intermediate_size", "hidden_size", "max_position_embeddings"),
            "Falcon": ("head_dim", "num_key_value_heads", "intermediate_size"),
            "GPTNeoX": ("head_dim", "num_key_value_heads")}
@@ -120,4 +125,6 @@ def add_keys(writer, architecture, config):
 def kv_heads(architecture, config):
     if architecture == "falcon":
         return config.num_kv_heads if config.new_decoder_architecture else 1
+    if architecture == "starcoder":
+        return 1
     return config.num_attention_heads if architecture in ("gpt2", "bloom") else None
