@@ -30,10 +30,13 @@ enum class GateFunction : uint8_t {
   kSquaredRelu,    // max(0, g) * max(0, g); u is not read
   kGelu,           // g / 2 * (1 + erf(g / sqrt(2))); u is not read
   kGeluErf,        // the same * u
+  kGeluTanhAlone,  // kGeluTanh with u = 1; u is not read
+  kRelu,           // max(0, g); u is not read
 };
 
 constexpr bool is_gated(GateFunction function) {
-  return function != GateFunction::kSquaredRelu && function != GateFunction::kGelu;
+  return function != GateFunction::kSquaredRelu && function != GateFunction::kGelu &&
+         function != GateFunction::kGeluTanhAlone && function != GateFunction::kRelu;
 }
 
 // out = function(gate, up) with this library's exp and tanh, quantized as `out` asks. If `rows` is

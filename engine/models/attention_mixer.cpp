@@ -30,13 +30,14 @@ Expected<DeviceFloats> load_norm(const ModelConfig& config,
 
 // What a score gains for each token of distance, by head. Where the number of heads is no power of
 // two, the heads beyond one have every other slope of twice as many.
-std::vector<float> alibi_slopes(const ModelConfig& config, int32_t num_heads) {
-  const auto whole = static_cast<int32_t>(std::bit_floor(static_cast<uint32_t>(num_heads)));
+std::vector<float> alibi_slopes(const ModelConfig& config, int64_t num_heads) {
+  const auto whole = static_cast<int64_t>(std::bit_floor(static_cast<uint64_t>(num_heads)));
   std::vector<float> slopes;
-  for (int32_t head = 0; head < num_heads; ++head) {
+  for (int64_t head = 0; head < num_heads; ++head) {
     const bool is_beyond = head >= whole;
-    const double step = is_beyond ? 2 * (head - whole) + 1 : 2 * (head + 1);
-    const double exponent = -static_cast<double>(config.max_alibi_bias) * step / (2 * whole);
+    const auto step = static_cast<double>(is_beyond ? 2 * (head - whole) + 1 : 2 * (head + 1));
+    const double steps = 2 * static_cast<double>(whole);
+    const double exponent = -static_cast<double>(config.max_alibi_bias) * step / steps;
     slopes.push_back(-static_cast<float>(std::exp2(exponent)));
   }
   return slopes;
@@ -144,7 +145,11 @@ Expected<void> AttentionMixer::load_tensors(const std::string& prefix,
     sinks.erase(sinks.begin(), sinks.begin() + share.heads.first);
     sinks_ = weights.place(std::move(sinks));
   }
-  if (config_.max_alibi_bias != 0) slopes_ = weights.place(alibi_slopes(config_, layer_.num_heads));
+  if (config_.max_alibi_bias != 0) {
+    std::vector<float> slopes = alibi_slopes(config_, whole_of(share.heads, layer_.num_heads));
+    slopes.erase(slopes.begin(), slopes.begin() + share.heads.first);
+    slopes_ = weights.place(std::move(slopes));
+  }
   return {};
 }
 

@@ -29,16 +29,9 @@ constexpr TensorName kBailingNames[] = {
     {"mlp.gate.expert_bias", "exp_probs_b.bias"},
 };
 
-constexpr std::string_view kBailingHfKeys[] = {"num_experts",
-                                               "num_shared_experts",
-                                               "num_experts_per_tok",
-                                               "moe_intermediate_size",
-                                               "norm_topk_prob",
-                                               "routed_scaling_factor",
-                                               "n_group",
-                                               "topk_group",
-                                               "first_k_dense_replace",
-                                               "use_qk_norm"};
+constexpr std::string_view kOwnBailingHfKeys[] = {
+    "num_experts", "num_shared_experts", "first_k_dense_replace", "use_qk_norm"};
+constexpr auto kBailingHfKeys = joined_lists(kSigmoidExpertHfKeys, kOwnBailingHfKeys);
 
 constexpr std::string_view kBailingGgufKeys[] = {"expert_weights_norm"};
 

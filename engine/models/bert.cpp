@@ -114,6 +114,7 @@ constexpr FileSpec encoder_files(std::string_view model_type,
           .names = kNames,
           .subtracts_mean = true,
           .is_gated = false,
+          .function = "gelu",
           .is_encoder = true};
 }
 

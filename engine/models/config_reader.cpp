@@ -240,28 +240,37 @@ Expected<void> read_experts(const Metadata& metadata, ModelConfig& config) {
   return read_expert_layers(metadata, config);
 }
 
+// Reads the function of a half without gates.
+Expected<void> read_function(const Metadata& metadata, const FileSpec& files, ModelConfig& config) {
+  using Function = kernels::GateFunction;
+  constexpr std::pair<std::string_view, Function> kFunctions[] = {
+      {"relu2", Function::kSquaredRelu},
+      {"relu", Function::kRelu},
+      {"gelu", Function::kGelu},
+      {"gelu_new", Function::kGeluTanhAlone},
+      {"gelu_fast", Function::kGeluTanhAlone},
+      {"gelu_pytorch_tanh", Function::kGeluTanhAlone},
+  };
+  config.fused_gate_up = false;
+  std::string name(files.function);
+  if (metadata.has("hidden_act")) {
+    SLUICE_TRY(name, metadata.get_string("hidden_act"));
+  }
+  const auto* const found = std::ranges::find(
+      kFunctions, std::string_view(name), &std::pair<std::string_view, Function>::first);
+  if (found == std::end(kFunctions)) {
+    return metadata.wrong("hidden_act", "\"" + name + "\"", "relu2, relu, gelu or gelu_new");
+  }
+  config.gate_function = found->second;
+  return {};
+}
+
 Expected<void> read_gate_function(const Metadata& metadata,
                                   const FileSpec& files,
                                   ModelConfig& config) {
-  const bool is_gated = files.is_gated;
-  if (files.is_encoder && !is_gated) {
-    config.gate_function = kernels::GateFunction::kGelu;
-    config.fused_gate_up = false;
-    SLUICE_TRY(const std::string name,
-               metadata.has("hidden_act") ? metadata.get_string("hidden_act") : "gelu");
-    if (name == "gelu") return {};
-    return metadata.wrong("hidden_act", "\"" + name + "\"", "gelu");
-  }
-  if (!is_gated) {
-    config.gate_function = kernels::GateFunction::kSquaredRelu;
-    config.fused_gate_up = false;
-  }
+  if (!files.is_gated) return read_function(metadata, files, config);
   if (!metadata.has("hidden_act")) return {};
   SLUICE_TRY(const std::string name, metadata.get_string("hidden_act"));
-  if (!is_gated) {
-    if (name == "relu2") return {};
-    return metadata.wrong("hidden_act", "\"" + name + "\"", "relu2");
-  }
   if (name == "silu" || name == "swish" || name == "swiglu") {
     config.gate_function = kernels::GateFunction::kSilu;
   } else if (name == "gelu_pytorch_tanh") {
@@ -320,6 +329,7 @@ Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, bool is_head, Mod
   config.qkv_bias = qkv_bias || any_has(".attn_q.bias") || any_has(".attn_qkv.bias");
   config.attention_out_bias = any_has(".attn_output.bias");
   config.mlp_bias = mlp_bias || any_has(".ffn_down.bias");
+  config.output_bias = !config.tied_embeddings && checkpoint.has("output.bias");
   config.fused_qkv = checkpoint.has("blk.0.attn_qkv.weight");
   const bool is_dense = config.layers.front().ffn == FfnKind::kDense;
   config.fused_gate_up = is_dense && !checkpoint.has("blk.0.ffn_gate.weight");
@@ -338,18 +348,20 @@ bool has_no_effect(const Metadata& metadata, std::string_view key, double value)
 Expected<void> check_fixed_keys(const Checkpoint& checkpoint, const FileSpec& files) {
   const Metadata& metadata = checkpoint.metadata();
   constexpr const char* kTemperature = "attention.temperature_scale";
+  constexpr const char* kParallel = "use_parallel_residual";
   constexpr std::pair<const char*, double> kFixed[] = {
       {"attention.causal", 1},
       {"attention.clamp_kqv", 0},
       {"attention.max_alibi_bias", 0},
       {kTemperature, 0},
       {"rope.scaling.yarn_ext_factor", 1},
-      {"use_parallel_residual", 0},
+      {kParallel, 0},
   };
   for (const auto& [key, usual] : kFixed) {
-    const bool is_read = (files.scales_queries && key == std::string_view(kTemperature)) ||
-                         ((files.is_encoder || files.may_be_encoder) &&
-                          key == std::string_view("attention.causal"));
+    const bool is_read =
+        (files.scales_queries && key == std::string_view(kTemperature)) ||
+        (files.may_be_parallel && key == std::string_view(kParallel)) ||
+        ((files.is_encoder || files.may_be_encoder) && key == std::string_view("attention.causal"));
     if (is_read || !metadata.has(key)) continue;
     const Expected<bool> flag = metadata.get_bool_or(key, false);
     const Expected<double> number = metadata.get_float(key);

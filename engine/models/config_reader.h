@@ -2,10 +2,32 @@
 // Reads keys that several, but not all, architectures share.
 #pragma once
 
+#include <algorithm>
+#include <array>
+#include <string_view>
+
 #include "engine/models/model.h"
 #include "engine/weights/checkpoint.h"
 
 namespace sluice {
+
+// Joins a list that several families share and one of a family's own.
+template <typename Row, size_t kShared, size_t kOwn>
+constexpr std::array<Row, kShared + kOwn> joined_lists(const Row (&shared)[kShared],
+                                                       const Row (&own)[kOwn]) {
+  std::array<Row, kShared + kOwn> all;
+  std::ranges::copy(shared, all.begin());
+  std::ranges::copy(own, all.begin() + kShared);
+  return all;
+}
+
+// Keys of config.json for experts that sigmoids choose, in groups (ModelSpec::hf_keys).
+inline constexpr std::string_view kSigmoidExpertHfKeys[] = {"num_experts_per_tok",
+                                                            "moe_intermediate_size",
+                                                            "norm_topk_prob",
+                                                            "routed_scaling_factor",
+                                                            "n_group",
+                                                            "topk_group"};
 
 // Returns a number of each layer, as listed; nothing where the file has no list.
 Expected<std::vector<int32_t>> read_layer_counts(const Metadata& metadata,

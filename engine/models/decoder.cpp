@@ -28,7 +28,8 @@ struct LayerNorms {
 // Pieces of the arena, laid out once for the largest step.
 struct DecoderBuffers {
   float* x = nullptr;       // [tokens, hidden] residual stream
-  float* half = nullptr;    // [tokens, hidden] a half's output before it is added
+  // [tokens, hidden] a half's output before it is added; first the rows of positions
+  float* half = nullptr;
   float* normed = nullptr;  // [tokens, padded hidden] what experts read
   LinearInput hidden_in;
   OutputLayer::Buffers output;
@@ -80,6 +81,7 @@ class DecoderModel final : public Model {
 
  private:
   Expected<void> load_norms(int32_t index, WeightStore& weights);
+  Expected<void> load_positions(WeightStore& weights);
   DecoderBuffers layout(const StepBounds& bounds, Arena& arena) const;
 
   // A half writes directly to the residual stream unless its output is processed first.
@@ -114,6 +116,8 @@ class DecoderModel final : public Model {
   ModelConfig config_;
   std::vector<kernels::RopeTable> ropes_;
   Projection embedding_;
+  DeviceFloats positions_;  // [positions, hidden], learned; empty: none
+  StreamNorm embedding_norm_;  // empty: none
   OutputLayer output_;
   LayerInputs layer_inputs_;
   std::vector<float> layer_scales_;  // by layer; empty: none
@@ -135,7 +139,11 @@ Expected<void> DecoderModel::load_norms(int32_t index, WeightStore& weights) {
     SLUICE_TRY(norms.before_mixer, load("attn_norm"));
   }
   const bool are_two = mixers_.back() != nullptr && ffns_.back() != nullptr;
-  if (config_.norm_placement != NormPlacement::kAfter && !config_.parallel_halves && are_two) {
+  const bool share_one = config_.parallel_halves && !config_.parallel_norms;
+  if (weights.has(prefix + "attn_norm_2.weight")) {  // Falcon's, beside that of the other half
+    norms.before_ffn = std::move(norms.before_mixer);
+    SLUICE_TRY(norms.before_mixer, load("attn_norm_2"));
+  } else if (config_.norm_placement != NormPlacement::kAfter && !share_one && are_two) {
     SLUICE_TRY(norms.before_ffn, load("ffn_norm"));
   }
   if (config_.norm_placement != NormPlacement::kBefore) {
@@ -146,12 +154,35 @@ Expected<void> DecoderModel::load_norms(int32_t index, WeightStore& weights) {
   return {};
 }
 
+// The rows that a token can have.
+Expected<void> DecoderModel::load_positions(WeightStore& weights) {
+  std::vector<float> table;
+  for (int32_t row = config_.first_position; row < config_.num_positions; ++row) {
+    SLUICE_TRY(
+        const std::vector<float> place,
+        weights.vector("position_embd.weight", config_.hidden, {row, config_.num_positions}));
+    table.insert(table.end(), place.begin(), place.end());
+  }
+  if (!table.empty()) positions_ = weights.place(std::move(table));
+  return {};
+}
+
 Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weights) {
   const int32_t bits = options.activation_bits;
   for (kernels::RopeTable& rope : ropes_) SLUICE_TRY_VOID(rope.place_on(*options.memory));
   const std::array<Projection::Part, 1> embedding = {
       {{"token_embd", config_.vocab_size, false, {}, {}}}};
   SLUICE_TRY(embedding_, Projection::load(weights, embedding, config_.hidden, bits));
+  SLUICE_TRY_VOID(load_positions(weights));
+  if (config_.embedding_norm) {
+    SLUICE_TRY(embedding_norm_, load_stream_norm(config_, "token_embd_norm", weights));
+  }
+  if (config_.max_alibi_bias != 0 && weights.device() == DeviceType::kCuda) {
+    return make_error(ErrorCode::kUnsupported,
+                      weights.path() + ": scores that fall with distance (ALiBi) are computed on "
+                                       "the CPU alone; --device cpu runs it",
+                      "device");
+  }
   SLUICE_TRY_VOID(output_.load(embedding_, options, weights));
   SLUICE_TRY_VOID(layer_inputs_.load(bits, weights));
   for (int32_t i = 0; i < config_.num_layers; ++i) {
@@ -228,7 +259,9 @@ DecoderBuffers DecoderModel::layout(const StepBounds& bounds, Arena& arena) cons
       ffns_, [](const auto& ffn) { return ffn != nullptr && ffn->reads_plain(); });
   DecoderBuffers buffers;
   buffers.x = arena.take_floats(tokens * config_.hidden);
-  if (!adds_directly()) buffers.half = arena.take_floats(tokens * config_.hidden);
+  if (!adds_directly() || !positions_.empty()) {
+    buffers.half = arena.take_floats(tokens * config_.hidden);
+  }
   if (needs_plain) buffers.normed = arena.take_floats(tokens * padded_hidden());
   buffers.hidden_in = LinearInput(from_hidden, bounds.max_tokens, arena);
   buffers.output = output_.layout(bounds, arena);
@@ -307,7 +340,8 @@ void DecoderModel::add_ffn_input_steps(const ForwardContext& context,
                                        size_t index,
                                        kernels::RowSteps& steps) const {
   const LayerNorms& norms = norms_[index];
-  const bool has_mixers_norm = config_.parallel_halves || mixers_[index] == nullptr;
+  const bool has_mixers_norm =
+      (config_.parallel_halves && !config_.parallel_norms) || mixers_[index] == nullptr;
   const StreamNorm& norm = has_mixers_norm ? norms.before_mixer : norms.before_ffn;
   const Ffn& ffn = *ffns_[index];
   if (const Projection* next = ffn.input(); next != nullptr) {
@@ -373,13 +407,34 @@ void DecoderModel::take_embeddings(const ForwardContext& context) const {
                       .token_ids = context.batch.token_ids,
                       .out = buffers_.x,
                       .out_stride = config_.hidden});
-  if (config_.embedding_scale == 1) return;
-  kernels::scale_rows(context.exec,
-                      {.x = buffers_.x,
-                       .x_stride = config_.hidden,
-                       .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
-                       .n = config_.hidden,
-                       .scale = config_.embedding_scale});
+  const auto num_tokens = static_cast<int32_t>(context.batch.token_ids.size());
+  if (config_.embedding_scale != 1) {
+    kernels::scale_rows(context.exec,
+                        {.x = buffers_.x,
+                         .x_stride = config_.hidden,
+                         .num_rows = num_tokens,
+                         .n = config_.hidden,
+                         .scale = config_.embedding_scale});
+  }
+  if (!embedding_norm_.empty()) {
+    const ProjectionOutput rows = {buffers_.x, config_.hidden};
+    kernels::head_norm(context.exec, norm_in_place(config_, embedding_norm_, rows, num_tokens));
+  }
+  if (positions_.empty()) return;
+  kernels::gather_rows(context.exec,
+                       {.x = positions_.data(),
+                        .x_stride = config_.hidden,
+                        .n = config_.hidden,
+                        .indices = context.batch.positions,
+                        .out = buffers_.half,
+                        .out_stride = config_.hidden});
+  kernels::add_rows(context.exec,
+                    {.x = buffers_.x,
+                     .x_stride = config_.hidden,
+                     .y = buffers_.half,
+                     .y_stride = config_.hidden,
+                     .num_rows = num_tokens,
+                     .n = config_.hidden});
 }
 
 void DecoderModel::forward(const ForwardContext& context) {

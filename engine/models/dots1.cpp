@@ -17,16 +17,9 @@ constexpr KeyDefault kDots1Defaults[] = {
     {"norm_topk_prob", false},
 };
 
-constexpr std::string_view kDots1HfKeys[] = {"layer_types",
-                                             "n_routed_experts",
-                                             "num_experts_per_tok",
-                                             "moe_intermediate_size",
-                                             "n_shared_experts",
-                                             "first_k_dense_replace",
-                                             "norm_topk_prob",
-                                             "routed_scaling_factor",
-                                             "n_group",
-                                             "topk_group"};
+constexpr std::string_view kOwnDots1HfKeys[] = {
+    "layer_types", "n_routed_experts", "n_shared_experts", "first_k_dense_replace"};
+constexpr auto kDots1HfKeys = joined_lists(kSigmoidExpertHfKeys, kOwnDots1HfKeys);
 
 constexpr std::string_view kDots1GgufKeys[] = {"expert_weights_norm"};
 

@@ -33,16 +33,10 @@ constexpr TensorName kFalconH1Names[] = {
     {"feed_forward.down_proj", "ffn_down"},
 };
 
-constexpr TensorName kFalconH1GgufNames[] = {
-    {"ssm_in", "mamba_in"},
-    {"ssm_conv1d", "mamba_conv"},
-    {"ssm_a", "mamba_rate"},
-    {"ssm_d", "mamba_skip.weight"},
-    {"ssm_dt", "mamba_dt"},
-    {"ssm_norm", "mamba_norm"},
-    {"ssm_out", "mamba_out"},
+constexpr TensorName kNormGgufName[] = {
     {"ffn_norm", "ffn_norm.weight"},  // whose name there has no suffix
 };
+constexpr auto kFalconH1GgufNames = joined_lists(kMambaGgufNames, kNormGgufName);
 
 // Reads `count` factors; all are 1 where the file has none.
 Expected<std::vector<double>> read_factors(const Metadata& metadata,

@@ -37,16 +37,9 @@ constexpr KeyDefault kGlm4vMoeDefaults[] = {
 
 constexpr TensorName kGlm4MoeGgufNames[] = {{"post_attention_norm", "ffn_norm"}};
 
-constexpr std::string_view kGlm4MoeHfKeys[] = {"n_routed_experts",
-                                               "n_shared_experts",
-                                               "num_experts_per_tok",
-                                               "moe_intermediate_size",
-                                               "norm_topk_prob",
-                                               "routed_scaling_factor",
-                                               "n_group",
-                                               "topk_group",
-                                               "first_k_dense_replace",
-                                               "use_qk_norm"};
+constexpr std::string_view kOwnGlm4MoeHfKeys[] = {
+    "n_routed_experts", "n_shared_experts", "first_k_dense_replace", "use_qk_norm"};
+constexpr auto kGlm4MoeHfKeys = joined_lists(kSigmoidExpertHfKeys, kOwnGlm4MoeHfKeys);
 
 constexpr std::string_view kGlm4MoeGgufKeys[] = {"expert_weights_norm"};
 

@@ -53,16 +53,6 @@ constexpr TensorName kGranite4Names[] = {
     {"shared_mlp.output_linear", "ffn_down"},
 };
 
-constexpr TensorName kGranite4GgufNames[] = {
-    {"ssm_in", "mamba_in"},
-    {"ssm_conv1d", "mamba_conv"},
-    {"ssm_a", "mamba_rate"},
-    {"ssm_d", "mamba_skip.weight"},
-    {"ssm_dt", "mamba_dt"},
-    {"ssm_norm", "mamba_norm"},
-    {"ssm_out", "mamba_out"},
-};
-
 constexpr TensorName kGraniteMoeNames[] = {
     {"block_sparse_moe.router.layer", "ffn_gate_inp"},
     {"block_sparse_moe.input_linear", "ffn_gate_up_exps"},
@@ -194,7 +184,7 @@ const ModelSpec kGranite4Spec = {.files = {.gguf = "granite",
 extern const ModelSpec kGraniteHybridSpec;
 const ModelSpec kGraniteHybridSpec = {.files = {.gguf = "granitehybrid",
                                                 .layer_types = LayerTypes::kRecurrent,
-                                                .gguf_names = kGranite4GgufNames,
+                                                .gguf_names = kMambaGgufNames,
                                                 .pairs_rows_in_gguf = true},
                                       .configure = configure_granite4,
                                       .build = build_decoder,

@@ -228,7 +228,9 @@ struct ModelConfig {
   DynamicRope dynamic_rope;
   std::vector<LayerConfig> layers;
   NormPlacement norm_placement = NormPlacement::kBefore;
-  bool parallel_halves = false;  // both halves read one norm's output; kBefore only
+  bool parallel_halves = false;  // both halves read the stream before either adds; kBefore only
+  bool embedding_norm = false;   // a norm of the embedding's rows
+  bool parallel_norms = false;   // each of such halves has its own norm, otherwise one for both
   bool norms_subtract_mean = false;
   bool norm_bias = false;
   QkNorm qk_norm = QkNorm::kNone;
@@ -245,6 +247,7 @@ struct ModelConfig {
   bool qkv_bias = false;
   bool attention_out_bias = false;
   bool mlp_bias = false;
+  bool output_bias = false;     // of the output layer
   bool only_down_bias = false;  // of a dense half with biases, the last matrix alone has one
   bool fused_qkv = false;
   bool fused_gate_up = false;
@@ -275,7 +278,7 @@ struct ModelConfig {
   bool is_encoder = false;
   int32_t num_labels = 0;      // of an encoder's layer that scores; 0: it has none
   int32_t num_segments = 1;    // kinds of texts that an encoder tells apart
-  int32_t num_positions = 0;   // rows of an encoder's table of positions
+  int32_t num_positions = 0;   // rows of a learned table of positions; 0: there is none
   int32_t first_position = 0;  // that of a text's first token
   int32_t most_drafts = 0;     // rows of a request in a step that its states can take back
   // Has the place before the first one wherever it stands, and counts for none; -1: no token does.

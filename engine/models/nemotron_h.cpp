@@ -62,16 +62,6 @@ constexpr TensorName kNemotronHNames[] = {
     {"mixer.fc2_latent_proj", "ffn_latent_up"},
 };
 
-constexpr TensorName kNemotronHGgufNames[] = {
-    {"ssm_in", "mamba_in"},
-    {"ssm_conv1d", "mamba_conv"},
-    {"ssm_a", "mamba_rate"},
-    {"ssm_d", "mamba_skip.weight"},
-    {"ssm_dt", "mamba_dt"},
-    {"ssm_norm", "mamba_norm"},
-    {"ssm_out", "mamba_out"},
-};
-
 enum class LayerKind : int8_t { kAttention, kMamba, kDense, kExperts };
 
 // GGUF lists two numbers of each layer, of which the one of its half is not 0; Mamba-2 has neither.
@@ -150,7 +140,7 @@ const ModelSpec kNemotronHSpec = {.files = {.gguf = "nemotron_h",
                                             .defaults = kNemotronHDefaults,
                                             .layer_types = LayerTypes::kRecurrent,
                                             .names = kNemotronHNames,
-                                            .gguf_names = kNemotronHGgufNames,
+                                            .gguf_names = kMambaGgufNames,
                                             .is_gated = false},
                                   .configure = configure_nemotron_h,
                                   .build = build_decoder};
@@ -158,7 +148,7 @@ const ModelSpec kNemotronHSpec = {.files = {.gguf = "nemotron_h",
 extern const ModelSpec kNemotronHMoeSpec;
 const ModelSpec kNemotronHMoeSpec = {.files = {.gguf = "nemotron_h_moe",
                                                .layer_types = LayerTypes::kRecurrent,
-                                               .gguf_names = kNemotronHGgufNames,
+                                               .gguf_names = kMambaGgufNames,
                                                .is_gated = false},
                                      .configure = configure_nemotron_h,
                                      .build = build_decoder};

@@ -81,7 +81,7 @@ Expected<void> OutputLayer::load(const Projection& embedding,
     matrix_ = embedding.with_rows(config_.share.vocab);
   } else {
     const std::array<Projection::Part, 1> part = {
-        {{"output", config_.vocab_size, false, {}, config_.share.vocab}}};
+        {{"output", config_.vocab_size, config_.output_bias, {}, config_.share.vocab}}};
     SLUICE_TRY(matrix_, Projection::load(weights, part, config_.hidden, options.activation_bits));
   }
   SLUICE_TRY(norm_, load_stream_norm(config_, "output_norm", weights));

@@ -14,6 +14,8 @@ extern const ModelSpec kArceeSpec;
 extern const ModelSpec kBailingSpec;
 extern const ModelSpec kBambaSpec;
 extern const ModelSpec kBertSpec;
+extern const ModelSpec kBigCodeSpec;
+extern const ModelSpec kBloomSpec;
 extern const ModelSpec kCamembertSpec;
 extern const ModelSpec kCohere2Spec;
 extern const ModelSpec kCohereSpec;
@@ -26,6 +28,7 @@ extern const ModelSpec kErnie45MoeSpec;
 extern const ModelSpec kExaone4Spec;
 extern const ModelSpec kExaoneSpec;
 extern const ModelSpec kFalconH1Spec;
+extern const ModelSpec kFalconSpec;
 extern const ModelSpec kGemma2Spec;
 extern const ModelSpec kGemma3Spec;
 extern const ModelSpec kGemma4Spec;
@@ -38,6 +41,8 @@ extern const ModelSpec kGlm4MoeLiteSpec;
 extern const ModelSpec kGlm4vMoeSpec;
 extern const ModelSpec kGlm4vSpec;
 extern const ModelSpec kGlmMoeDsaSpec;
+extern const ModelSpec kGpt2Spec;
+extern const ModelSpec kGptJSpec;
 extern const ModelSpec kGptOssSpec;
 extern const ModelSpec kGraniteSpec;
 extern const ModelSpec kGranite4Spec;
@@ -72,14 +77,17 @@ extern const ModelSpec kModernBertSpec;
 extern const ModelSpec kNemotronHMoeSpec;
 extern const ModelSpec kNemotronHSpec;
 extern const ModelSpec kNemotronSpec;
+extern const ModelSpec kNeoxSpec;
 extern const ModelSpec kNewSpec;
 extern const ModelSpec kNomicBertMoeSpec;
 extern const ModelSpec kNomicBertSpec;
 extern const ModelSpec kOlmo2Spec;
 extern const ModelSpec kOlmo3Spec;
 extern const ModelSpec kOlmoeSpec;
+extern const ModelSpec kOptSpec;
 extern const ModelSpec kPhi3Spec;
 extern const ModelSpec kPhi4MmSpec;
+extern const ModelSpec kPhiSpec;
 extern const ModelSpec kQwen2Spec;
 extern const ModelSpec kQwen2VlFileSpec;
 extern const ModelSpec kQwen2VlSpec;
@@ -99,28 +107,31 @@ extern const ModelSpec kSeedOssSpec;
 extern const ModelSpec kSmolLm3Spec;
 extern const ModelSpec kSolarOpenSpec;
 extern const ModelSpec kStableLmSpec;
+extern const ModelSpec kStarCoder2Spec;
 extern const ModelSpec kStep3p5Spec;
 extern const ModelSpec kXlmRobertaSpec;
 
 namespace {
 
 constexpr std::array kSpecs = {
-    &kAfmoeSpec, &kArceeSpec, &kBailingSpec, &kBambaSpec, &kBertSpec, &kCamembertSpec,
-    &kCohere2Spec, &kCohereSpec, &kDeepseekV2Spec, &kDeepseekV32Spec, &kDeepseekV3Spec, &kDots1Spec,
-    &kErnie45MoeSpec, &kErnie45Spec, &kExaone4Spec, &kExaoneSpec, &kFalconH1Spec, &kGemma2Spec,
-    &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec, &kGemmaEmbeddingSpec, &kGemmaSpec,
-    &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGlm4vMoeSpec, &kGlm4vSpec, &kGlmMoeDsaSpec,
-    &kGptOssSpec, &kGranite4Spec, &kGraniteHybridSpec, &kGraniteMoeSharedSpec, &kGraniteMoeSpec,
-    &kGraniteSpec, &kGteSpec, &kHeliumSpec, &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec,
-    &kInternLm2FileSpec, &kInternLm2Spec, &kInternLm3Spec, &kJais2Spec, &kKimiK2Spec, &kLfm2MoeSpec,
-    &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec, &kMiniCpm3Spec, &kMiniCpmSpec,
+    &kAfmoeSpec, &kArceeSpec, &kBailingSpec, &kBambaSpec, &kBertSpec, &kBigCodeSpec, &kBloomSpec,
+    &kCamembertSpec, &kCohere2Spec, &kCohereSpec, &kDeepseekV2Spec, &kDeepseekV32Spec,
+    &kDeepseekV3Spec, &kDots1Spec, &kErnie45MoeSpec, &kErnie45Spec, &kExaone4Spec, &kExaoneSpec,
+    &kFalconH1Spec, &kFalconSpec, &kGemma2Spec, &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec,
+    &kGemmaEmbeddingSpec, &kGemmaSpec, &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGlm4vMoeSpec,
+    &kGlm4vSpec, &kGlmMoeDsaSpec, &kGpt2Spec, &kGptJSpec, &kGptOssSpec, &kGranite4Spec,
+    &kGraniteHybridSpec, &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec, &kGteSpec,
+    &kHeliumSpec, &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kInternLm2FileSpec,
+    &kInternLm2Spec, &kInternLm3Spec, &kJais2Spec, &kKimiK2Spec, &kLfm2MoeSpec, &kLfm2Spec,
+    &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec, &kMiniCpm3Spec, &kMiniCpmSpec,
     &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec, &kMistral4Spec, &kMistralSpec,
-    &kMixtralSpec, &kModernBertSpec, &kNemotronHMoeSpec, &kNemotronHSpec, &kNemotronSpec, &kNewSpec,
-    &kNomicBertMoeSpec, &kNomicBertSpec, &kOlmo2Spec, &kOlmo3Spec, &kOlmoeSpec, &kPhi3Spec,
-    &kPhi4MmSpec, &kQwen25VlSpec, &kQwen2MoeSpec, &kQwen2Spec, &kQwen2VlFileSpec, &kQwen2VlSpec,
-    &kQwen35MoeSpec, &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kQwen3VlFileSpec,
-    &kQwen3VlMoeFileSpec, &kQwen3VlMoeSpec, &kQwen3VlSpec, &kRobertaSpec, &kSeedOssSpec,
-    &kSmolLm3Spec, &kSolarOpenSpec, &kStableLmSpec, &kStep3p5Spec, &kXlmRobertaSpec,
+    &kMixtralSpec, &kModernBertSpec, &kNemotronHMoeSpec, &kNemotronHSpec, &kNemotronSpec,
+    &kNeoxSpec, &kNewSpec, &kNomicBertMoeSpec, &kNomicBertSpec, &kOlmo2Spec, &kOlmo3Spec,
+    &kOlmoeSpec, &kOptSpec, &kPhi3Spec, &kPhi4MmSpec, &kPhiSpec, &kQwen25VlSpec, &kQwen2MoeSpec,
+    &kQwen2Spec, &kQwen2VlFileSpec, &kQwen2VlSpec, &kQwen35MoeSpec, &kQwen35Spec, &kQwen3MoeSpec,
+    &kQwen3NextSpec, &kQwen3Spec, &kQwen3VlFileSpec, &kQwen3VlMoeFileSpec, &kQwen3VlMoeSpec,
+    &kQwen3VlSpec, &kRobertaSpec, &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec, &kStableLmSpec,
+    &kStarCoder2Spec, &kStep3p5Spec, &kXlmRobertaSpec,
 };
 
 template <typename Is>

@@ -22,14 +22,8 @@ constexpr KeyDefault kSolarOpenDefaults[] = {
 
 constexpr TensorName kSolarOpenGgufNames[] = {{"post_attention_norm", "ffn_norm"}};
 
-constexpr std::string_view kSolarOpenHfKeys[] = {"n_routed_experts",
-                                                 "n_shared_experts",
-                                                 "num_experts_per_tok",
-                                                 "moe_intermediate_size",
-                                                 "norm_topk_prob",
-                                                 "routed_scaling_factor",
-                                                 "n_group",
-                                                 "topk_group"};
+constexpr std::string_view kOwnSolarOpenHfKeys[] = {"n_routed_experts", "n_shared_experts"};
+constexpr auto kSolarOpenHfKeys = joined_lists(kSigmoidExpertHfKeys, kOwnSolarOpenHfKeys);
 
 constexpr std::string_view kSolarOpenGgufKeys[] = {"expert_weights_norm"};
 

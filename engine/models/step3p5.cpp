@@ -37,6 +37,9 @@ constexpr TensorName kStep3p5Names[] = {
     {"share_expert.down_proj", "ffn_down_shexp"},
 };
 
+constexpr std::string_view kStep3p5GgufKeys[] = {
+    "expert_weights_norm", "swiglu_clamp_exp", "rope.dimension_count"};
+
 bool is_step_file(const Checkpoint& checkpoint) {
   return checkpoint.kind() == CheckpointKind::kGguf;
 }
@@ -130,6 +133,7 @@ const ModelSpec kStep3p5Spec = {.files = {.gguf = "step35",
                                           .names = kStep3p5Names,
                                           .norm_offset = 1},
                                 .configure = configure_step3p5,
-                                .build = build_decoder};
+                                .build = build_decoder,
+                                .gguf_keys = kStep3p5GgufKeys};
 
 }  // namespace sluice

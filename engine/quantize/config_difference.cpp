@@ -165,6 +165,10 @@ std::string difference_of(const ModelConfig& found, const ModelConfig& expected)
   differences.check("mean of norms", found.norms_subtract_mean, expected.norms_subtract_mean);
   differences.check("biases of norms", found.norm_bias, expected.norm_bias);
   differences.check("parallel halves", found.parallel_halves, expected.parallel_halves);
+  differences.check("norms of such halves", found.parallel_norms, expected.parallel_norms);
+  differences.check("norm of the embedding", found.embedding_norm, expected.embedding_norm);
+  differences.check("bias of the output layer", found.output_bias, expected.output_bias);
+  differences.check("learned positions", found.num_positions, expected.num_positions);
   differences.check("weights of those norms", found.qk_norm_weights, expected.qk_norm_weights);
   differences.check("gates of heads", found.gates_heads, expected.gates_heads);
   differences.check_near("scale of values", found.value_scale, expected.value_scale, kTolerance);

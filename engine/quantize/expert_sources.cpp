@@ -3,6 +3,8 @@
 
 #include <vector>
 
+#include "engine/weights/gguf_parse.h"
+
 namespace sluice {
 
 SourceTensor expert_of(const CheckpointTensor& stack, uint64_t experts, uint64_t expert) {
@@ -69,6 +71,37 @@ SourceTensor half_of(const CheckpointTensor& both, int64_t which, uint64_t count
         {.tensor = &both, .first = (2 * static_cast<int64_t>(e) + which) * rows, .count = rows});
   }
   source.dims[1] /= 2;
+  return source;
+}
+
+Expected<SourceTensor> joined_qkv(const Checkpoint& input, const CheckpointTensor& q) {
+  const auto name_of = [&q](std::string_view part) {
+    constexpr std::string_view kOfQ = ".attn_q.";
+    std::string name = q.name;
+    return name.replace(name.find(kOfQ), kOfQ.size(), part);
+  };
+  SourceTensor source = source_of(q);
+  source.name = name_of(".attn_qkv.");
+  const bool is_bias = q.num_dims == 1;
+  for (const std::string_view part : {".attn_q.", ".attn_k.", ".attn_v."}) {
+    const CheckpointTensor* const found = input.find(name_of(part));
+    if (found == nullptr || found->num_dims != q.num_dims ||
+        (!is_bias && found->dims[0] != q.dims[0])) {
+      return make_error(ErrorCode::kDataLoss,
+                        input.path() + ": tensor " + sluice::in_quotes(q.name) +
+                            ": found no key or value beside it, expected both");
+    }
+    const SourceTensor each = source_of(*found);
+    if (is_bias) {  // one row, of elements
+      const size_t before = source.values.size();
+      source.values.resize(before + static_cast<size_t>(each.dims[0]));
+      SLUICE_TRY_VOID(SourceRows(input.path(), each).read(0, 1, source.values.data() + before));
+    }
+    if (part == ".attn_q.") continue;
+    source.pieces.push_back(each.pieces.front());
+    source.dims[is_bias ? 0 : 1] += each.dims[is_bias ? 0 : 1];
+  }
+  if (is_bias) source.pieces.clear();
   return source;
 }
 

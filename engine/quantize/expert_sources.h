@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Rows of experts' tensors as another layout has them. The tensors must outlive the sources.
+// Rows of experts' tensors, and of q, k and v, as another layout has them. The tensors must outlive
+// the sources.
 #pragma once
 
 #include <cstdint>
@@ -19,6 +20,10 @@ SourceTensor joined(const CheckpointTensor& gate, const CheckpointTensor& up, ui
 
 // Returns the gate (0) or the up rows (1) of such a tensor.
 SourceTensor half_of(const CheckpointTensor& both, int64_t which, uint64_t count);
+
+// Returns q's matrix or biases with those of k and v behind it, under the name of the whole.
+// kDataLoss: k or v is missing or has another width.
+Expected<SourceTensor> joined_qkv(const Checkpoint& input, const CheckpointTensor& q);
 
 // Returns how many experts a stack has.
 uint64_t experts_of(const CheckpointTensor& tensor);

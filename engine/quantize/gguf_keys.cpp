@@ -51,12 +51,14 @@ class KeyWriter {
     put_uint("context_length",
              static_cast<int64_t>(input_.get_uint_or("context_length", 0).value_or(0)));
     put_uint("embedding_length", config_.hidden);
-    put_uint("attention.head_count", config_.layers.front().num_heads);
     spec_.files.has_unlike_layers ? put_unlike_layers() : put_like_layers();
     put_float(config_.norms_subtract_mean ? "attention.layer_norm_epsilon"
                                           : "attention.layer_norm_rms_epsilon",
               config_.norm_eps);
     put_uint("vocab_size", config_.vocab_size);
+    if (is_own("use_parallel_residual")) {
+      keys_.put_bool(prefix_ + "use_parallel_residual", config_.parallel_halves);
+    }
     if (moe.num_experts > 0) {
       put_uint("expert_count", moe.num_experts);
       put_uint("expert_used_count", moe.top_k);
@@ -71,6 +73,7 @@ class KeyWriter {
   void put_like_layers() {
     if (config_.ffn_hidden > 0) put_uint("feed_forward_length", config_.ffn_hidden);
     const LayerConfig& layer = config_.layers.front();
+    put_uint("attention.head_count", layer.num_heads);
     put_uint("attention.head_count_kv", layer.num_kv_heads);
     if (config_.has_latents()) return put_latents(layer);
     put_uint("attention.key_length", layer.head_dim);
@@ -91,11 +94,13 @@ class KeyWriter {
   // Windowed layers and full ones, and layers that read the K and V of others.
   void put_unlike_layers() {
     std::vector<int32_t> widths;
+    std::vector<int32_t> heads;
     std::vector<int32_t> kv_heads;
     std::vector<bool> are_windowed;
     int64_t num_readers = 0;
     for (const LayerConfig& layer : config_.layers) {
       widths.push_back(layer.ffn == FfnKind::kBoth ? layer.shared_hidden : layer.ffn_hidden);
+      heads.push_back(layer.num_heads);
       kv_heads.push_back(layer.num_kv_heads);
       are_windowed.push_back(layer.window > 0);
       num_readers += layer.kv_from >= 0 ? 1 : 0;
@@ -105,12 +110,29 @@ class KeyWriter {
         put_uint("attention.value_length" + suffix, layer.value_width());
       }
     }
+    if (std::ranges::count(heads, heads.front()) == std::ssize(heads)) {
+      put_uint("attention.head_count", heads.front());
+    } else {
+      keys_.put_ints(prefix_ + "attention.head_count", heads);
+    }
+    if (is_own("swiglu_clamp_exp")) put_limits();
     keys_.put_ints(prefix_ + "feed_forward_length", widths);
     keys_.put_ints(prefix_ + "attention.head_count_kv", kv_heads);
     keys_.put_bools(prefix_ + "attention.sliding_window_pattern", are_windowed);
     put_uint("attention.shared_kv_layers", num_readers);
     put_uint("embedding_length_per_layer_input", config_.layer_input_width);
     put_uint("rope.dimension_count_swa", config_.ropes.back().rotary_dim);
+  }
+
+  void put_limits() {
+    std::vector<float> of_experts;
+    std::vector<float> of_others;
+    for (const LayerConfig& layer : config_.layers) {
+      of_experts.push_back(layer.expert_limit);
+      of_others.push_back(layer.dense_limit);
+    }
+    keys_.put_floats(prefix_ + "swiglu_clamp_exp", of_experts);
+    keys_.put_floats(prefix_ + "swiglu_clamp_shexp", of_others);
   }
 
   // What differs from a softmax over all experts in every layer.
@@ -143,7 +165,10 @@ class KeyWriter {
   void put_rope() {
     const kernels::RopeParams& rope = config_.ropes.front();
     put_float("rope.freq_base", rope.freq_base);
-    put_uint("rope.dimension_count", rope.rotary_dim);
+    // Step-3.5's files state whole heads.
+    const bool is_whole = is_own("rope.dimension_count");
+    put_uint("rope.dimension_count",
+             is_whole ? config_.layers.front().head_dim : rope.rotary_dim);
     const bool has_local_rope = config_.ropes.size() > 1 && !is_own("interleave_moe_layer_step");
     if (has_local_rope) put_float("rope.freq_base_swa", config_.ropes[1].freq_base);
     const std::string type = input_.has("rope.scaling.type")

@@ -127,8 +127,19 @@ int32_t dense_width(const LayerConfig& layer) {
 Json cap(float value) { return value > 0 ? Json(shortest(value)) : Json(nullptr); }
 
 const char* activation_name(kernels::GateFunction function) {
-  if (function == kernels::GateFunction::kGeluTanh) return "gelu_pytorch_tanh";
-  return function == kernels::GateFunction::kSquaredRelu ? "relu2" : "silu";
+  switch (function) {
+    case kernels::GateFunction::kGeluTanh:
+    case kernels::GateFunction::kGeluTanhAlone:
+      return "gelu_pytorch_tanh";
+    case kernels::GateFunction::kGelu:
+      return "gelu";
+    case kernels::GateFunction::kRelu:
+      return "relu";
+    case kernels::GateFunction::kSquaredRelu:
+      return "relu2";
+    default:
+      return "silu";
+  }
 }
 
 Json attention_multiplier(const Written& w) {
@@ -194,6 +205,11 @@ constexpr OwnKey kOwnKeys[] = {
      [](const Written& w) { return Json(shortest(w.config.residual_scale)); }},
     {"logit_scale", [](const Written& w) { return Json(shortest(w.config.logit_scale)); }},
     {"layer_norm_eps", [](const Written& w) { return Json(shortest(w.config.norm_eps)); }},
+    {"layer_norm_epsilon", [](const Written& w) { return Json(shortest(w.config.norm_eps)); }},
+    {"n_inner", [](const Written& w) { return Json(w.config.ffn_hidden); }},
+    {"activation_function", [](const Written& w) { return w.common["hidden_act"]; }},
+    {"multi_query", [](const Written& w) { return Json(w.config.layers.front().num_kv_heads == 1); }},
+    {"norm_epsilon", [](const Written& w) { return Json(shortest(w.config.norm_eps)); }},
     {"norm_eps", [](const Written& w) { return Json(shortest(w.config.norm_eps)); }},
     {"scale_emb", [](const Written& w) { return Json(shortest(w.config.embedding_scale)); }},
     {"scale_depth",

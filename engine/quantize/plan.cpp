@@ -276,9 +276,12 @@ class Planner {
       return scheme->kind == TargetKind::kCodes && (are_halves || !is_mxfp4(*scheme));
     });
     const ExpertLayout experts = is_apart ? ExpertLayout::kApart : ExpertLayout::kFused;
-    if (plan_.kind == checkpoint_.kind() && files != nullptr && files->groups_qkv) {
-      return wrong(checkpoint_.path() + ": found rows of q, k and v that take turns in a directory, "
-                                        "expected a type of GGUF such as Q4_K_M",
+    if (plan_.kind == CheckpointKind::kHuggingFace && files != nullptr &&
+        (files->groups_qkv || files->is_transposed)) {
+      return wrong(checkpoint_.path() + ": found " +
+                       (files->groups_qkv ? "rows of q, k and v that take turns"
+                                          : "matrices with a row for each input") +
+                       " in a directory, expected a type of GGUF such as Q4_K_M",
                    "to");
     }
     if (plan_.kind == checkpoint_.kind()) return sources_of(checkpoint_, experts);

@@ -245,6 +245,8 @@ class GgufTensors {
   Expected<std::vector<SourceTensor>> run() {
     for (const CheckpointTensor& tensor : input_.tensors()) {
       if (take_stacked(tensor)) continue;
+      SLUICE_TRY(const bool is_joined, take_qkv(tensor));
+      if (is_joined) continue;
       if (const std::optional<ExpertName> name = expert_name(tensor.name)) {
         stacks_[name->stem + name->suffix][name->expert] = &tensor;
       } else {
@@ -254,8 +256,13 @@ class GgufTensors {
     for (const auto& [name, parts] : stacks_) SLUICE_TRY_VOID(add_stack(name, parts));
     const kernels::RopeParams& rope = config_.ropes.front();
     const std::string type = input_.metadata().get_string("rope.scaling.type").value_or("");
-    if (type == "llama3" || type == "proportional")
-      tensors_.push_back(factors_tensor(kFactors, rope.freq_factors));
+    if (type == "llama3" || type == "proportional") {
+      const kernels::RopeParams& widest =
+          *std::ranges::max_element(config_.ropes, {}, &kernels::RopeParams::rotary_dim);
+      std::vector<float> factors = rope.freq_factors;
+      factors.resize(static_cast<size_t>(widest.rotary_dim / 2), 1.0F);
+      tensors_.push_back(factors_tensor(kFactors, factors));
+    }
     if (!config_.long_rope.long_factors.empty()) {
       tensors_.push_back(factors_tensor(kLongFactors, config_.long_rope.long_factors));
       tensors_.push_back(factors_tensor(kShortFactors, config_.long_rope.short_factors));
@@ -279,6 +286,19 @@ class GgufTensors {
       return true;
     }
     return false;
+  }
+
+  // Joins q, k and v where files have them as one.
+  Expected<bool> take_qkv(const CheckpointTensor& tensor) {
+    const auto is_part = [&](std::string_view part) {
+      return tensor.name.find(part) != std::string::npos;
+    };
+    if (!files_.joins_qkv) return false;
+    if (is_part(".attn_k.") || is_part(".attn_v.")) return true;  // handled with q
+    if (!is_part(".attn_q.")) return false;
+    SLUICE_TRY(SourceTensor source, joined_qkv(input_, tensor));
+    add(std::move(source));
+    return true;
   }
 
   void add(SourceTensor source) {
@@ -336,6 +356,8 @@ Expected<void> take_factors(const std::string& file,
     }
     factors->resize(static_cast<size_t>(source.shape().width));
     SLUICE_TRY_VOID(SourceRows(file, source).read(0, 1, factors->data()));
+    const auto own = static_cast<size_t>(config.ropes.front().rotary_dim / 2);
+    if (source.name == kFactors) factors->resize(std::min(factors->size(), own));
   }
   return {};
 }

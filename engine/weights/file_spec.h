@@ -81,13 +81,17 @@ struct FileSpec {
   bool pairs_rows_in_gguf = false;
   float norm_offset = 0;        // added to a directory's norm weights; GGUF has the sum
   bool subtracts_mean = false;  // norms do; their epsilon has a name of its own
-  bool is_gated = true;         // false: a feed-forward half is one matrix, squared ReLU, another
-  bool is_encoder = false;      // tokens see those behind them; GELU in the place of squared ReLU
+  bool is_gated = true;         // false: a feed-forward half is one matrix, a function, another
+  std::string_view function = "relu2";  // that function's hidden_act, where a file has none
+  bool is_encoder = false;              // tokens see those behind them
   bool may_be_encoder = false;  // where a file says that tokens see those behind them
   bool scales_queries = false;  // by their positions
   bool has_latents = false;     // attention caches one compressed vector a token
   bool has_indexers = false;    // and layers read the keys that an indexer chooses
-  bool groups_qkv = false;      // directories have rows of q, k and v by KV head (grouped_qkv.h)
+  bool groups_qkv = false;      // directories have rows of q, k and v by KV head (reordered.h)
+  bool joins_qkv = false;       // GGUF files have q, k and v as one
+  bool is_transposed = false;   // directories have a layer's matrices with an input's rows
+  bool may_be_parallel = false;  // where a file says that both halves read the stream
   bool has_image_positions = false;  // three for a token ("mrope"), which are equal for text
 };
 

@@ -15,7 +15,7 @@
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/fused_experts.h"
 #include "engine/weights/gguf_parse.h"
-#include "engine/weights/grouped_qkv.h"
+#include "engine/weights/reordered.h"
 #include "engine/weights/hf_config.h"
 #include "engine/weights/hf_names.h"
 #include "engine/weights/mapped_file.h"
@@ -92,6 +92,9 @@ bool is_ignored(std::string_view stored, bool tied_embeddings) {
   if (tied_embeddings && without_prefix(stored).starts_with("lm_head.weight")) return true;
   for (const std::string_view table : {"inv_freq", "cos_cached", "sin_cached"}) {
     if (stored.ends_with(".rotary_emb." + std::string(table))) return true;
+  }
+  for (const std::string_view mask : {".attn.bias", ".attention.bias", ".masked_bias"}) {
+    if (stored.ends_with(mask)) return true;  // which tokens see which
   }
   return other_part(stored) != nullptr;
 }
@@ -406,6 +409,10 @@ Expected<std::vector<Shard>> HfCheckpoint::open_listed(const std::string& index_
 Expected<void> HfCheckpoint::add_part(CheckpointTensor tensor) {
   const bool is_grouped = file_spec_ != nullptr && file_spec_->groups_qkv &&
                           tensor.name.find(".attn_qkv.") != std::string::npos;
+  if (file_spec_ != nullptr && file_spec_->is_transposed && tensor.num_dims == 2 &&
+      tensor.name.starts_with("blk.")) {
+    SLUICE_TRY_VOID(transpose(tensor, memory_));
+  }
   if (!is_grouped) {
     add_tensor(std::move(tensor));
     return {};

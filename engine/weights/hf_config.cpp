@@ -30,16 +30,21 @@ struct Row {
 
 constexpr Row kRows[] = {
     {"block_count", {"num_hidden_layers", "n_layer", "num_layers"}},
-    {"embedding_length", {"hidden_size", "n_embd"}},
+    {"embedding_length", {"hidden_size", "n_embd", "n_embed"}},
     {"feed_forward_length",
-     {"block_ff_dim", "intermediate_size_mlp", "intermediate_size", "n_inner"}},
+     {"block_ff_dim",
+      "intermediate_size_mlp",
+      "intermediate_size",
+      "n_inner",
+      "ffn_dim",
+      "ffn_hidden_size"}},
     {"intermediate_size", {"intermediate_size"}},
     {"attention.head_count", {"num_attention_heads", "n_head"}},
     {"attention.head_count_kv", {"num_key_value_heads", "num_attention_groups"}},
     {"attention.key_length", {"head_dim", "attention_head_dim"}},
-    {"context_length", {"max_position_embeddings", "max_trained_positions"}},
+    {"context_length", {"max_position_embeddings", "max_trained_positions", "n_positions", "seq_length"}},
     {"vocab_size", {"vocab_size"}},
-    {"attention.layer_norm_epsilon", {"layer_norm_eps", "norm_eps", "layer_norm_epsilon"}},
+    {"attention.layer_norm_epsilon", {"layer_norm_eps", "norm_eps", "layer_norm_epsilon", "norm_epsilon"}},
     {"attention.layer_norm_rms_epsilon",
      {"rms_norm_eps", "layer_norm_epsilon", "norm_eps", "layernorm_epsilon"}},
     {"attention.sliding_window", {"sliding_window", "attention_chunk_size", "local_attention"}},
@@ -137,7 +142,10 @@ constexpr Row kRows[] = {
     {"no_rope_layer_interval", {"no_rope_layer_interval"}},
     {"use_sliding_window", {"use_sliding_window"}},
     {"max_window_layers", {"max_window_layers"}},
-    {"hidden_act", {"hidden_activation", "hidden_act", "activation_function", "mlp_hidden_act"}},
+    {"hidden_act",
+     {"hidden_activation", "hidden_act", "activation_function", "mlp_hidden_act", "activation"}},
+    {"use_parallel_residual", {"use_parallel_residual"}},
+    {"embedding_width", {"word_embed_proj_dim"}},
     {"attention_bias", {"attention_bias", "use_bias", "use_qkv_bias"}},
     {"mlp_bias", {"mlp_bias"}},
     {"attention.sees_behind", {"use_bidirectional_attention"}},
@@ -184,8 +192,11 @@ constexpr Row kRopeRows[] = {
     {"rope.scaling.attn_factor", {"attention_factor"}},
     {"rope.scaling.short_factor", {"short_factor"}},
     {"rope.scaling.long_factor", {"long_factor"}},
-    {"partial_rotary_factor", {"partial_rotary_factor"}},
+    {"partial_rotary_factor", {"partial_rotary_factor", "rotary_pct"}},
 };
+
+// Falcon's, in its newer layout alone.
+constexpr Row kNewLayoutRows[] = {{"attention.head_count_kv", {"num_kv_heads"}}};
 
 // What windowed layers have otherwise.
 constexpr Row kOtherAttentionRows[] = {
@@ -250,6 +261,12 @@ void take_rows(const Json& object,
       break;
     }
   }
+}
+
+void take_common_rows(const Json& config, Metadata& metadata) {
+  take_rows(config, kRows, "", metadata);
+  const Json* newer = json_field(config, "new_decoder_architecture");
+  if (newer != nullptr && *newer == true) take_rows(config, kNewLayoutRows, "", metadata);
 }
 
 // The key of metadata.h that this spelling of config.json has.
@@ -471,7 +488,7 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
       result.tied_embeddings = tied->get<bool>();
     }
   }
-  take_rows(config, kRows, "", result.metadata);
+  take_common_rows(config, result.metadata);
   if (const Json* eagle = json_field(root, "eagle_config"); eagle != nullptr && eagle->is_object()) {
     take_rows(*eagle, kEagleRows, "eagle_config.", result.metadata);
   }

@@ -13,6 +13,7 @@ constexpr TensorName kModelNames[] = {
     {"model.norm.weight", "output_norm.weight"},
     {"model.norm.bias", "output_norm.bias"},
     {"lm_head.weight", "output.weight"},
+    {"lm_head.bias", "output.bias"},
     {"model.fc.weight", "fc.weight"},  // belongs to a draft head on hidden states
     // These belong to a module that guesses a further token (next_token_name()).
     {"model.enorm.weight", "enorm.weight"},
@@ -251,7 +252,11 @@ std::string gguf_name(std::string_view stored, const FileSpec* spec) {
   const std::string_view layers =
       spec == nullptr ? std::string_view(kLayersPlace) : spec->layers_place;
   const bool is_placed = name.starts_with("model.") || name.starts_with(layers);
-  if (!is_placed && !name.starts_with("lm_head.")) name = "model." + name;
+  // Some files of "transformer.h.0." say "h.0.".
+  const size_t place = layers.find('.') + 1;
+  if (!is_placed && name.starts_with(layers.substr(place))) {
+    name.insert(0, layers.substr(0, place));
+  } else if (!is_placed && !name.starts_with("lm_head.")) name = "model." + name;
   constexpr std::string_view kOnlyLayer = "model.midlayer.";  // a draft head's layer
   if (name.starts_with(kOnlyLayer)) name.replace(0, kOnlyLayer.size(), "model.layers.0.");
   if (const std::string_view own = find_stored(own_names, name).ours; !own.empty()) {

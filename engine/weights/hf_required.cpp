@@ -105,6 +105,7 @@ class Checker {
     for (const RequiredNumber& row : spec_.required) {
       const Json* value = stated(row.spelling);
       if (value == nullptr || *value == row.value) continue;
+      if (value->is_boolean() && value->get<bool>() == (row.value != 0)) continue;
       return refuse(row.spelling, *value, number_text(row.value));
     }
     const Json* local = local_rope_type(config_);

@@ -212,6 +212,10 @@ void launch_gate_mul(Stream stream, const GateMulArgs& args) {
       return start.template operator()<GateFunction::kGelu>();
     case GateFunction::kGeluErf:
       return start.template operator()<GateFunction::kGeluErf>();
+    case GateFunction::kGeluTanhAlone:
+      return start.template operator()<GateFunction::kGeluTanhAlone>();
+    case GateFunction::kRelu:
+      return start.template operator()<GateFunction::kRelu>();
   }
 }
 

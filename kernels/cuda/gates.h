@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gate functions of kernels/elementwise.h with the CPU's bits. No GPU has run kGelu, kGeluErf
-// or limits.
+// The gate functions of kernels/elementwise.h with the CPU's bits. No GPU has run kGelu, kGeluErf,
+// kGeluTanhAlone, kRelu or limits.
 #pragma once
 
 #include "kernels/cuda/gpu.h"
@@ -16,12 +16,16 @@ __device__ __forceinline__ float gated(float gate, float up, float limit) {
     const float bent = silu_of(gate);
     if (limit <= 0) return __fmul_rn(bent, up);
     return __fmul_rn(lower_of(limit, bent), higher_of(-limit, lower_of(limit, up)));
-  } else if constexpr (kFunction == GateFunction::kGeluTanh) {
+  } else if constexpr (kFunction == GateFunction::kGeluTanh ||
+                       kFunction == GateFunction::kGeluTanhAlone) {
     const float inner = __fmaf_rn(__fmul_rn(__fmul_rn(gate, gate), kGeluCubic), gate, gate);
     const float bent = __fadd_rn(1.0F, tanh_of(__fmul_rn(kGeluFactor, inner)));
-    return __fmul_rn(__fmul_rn(__fmul_rn(0.5F, gate), bent), up);
+    const float bell = __fmul_rn(__fmul_rn(0.5F, gate), bent);
+    return kFunction == GateFunction::kGeluTanh ? __fmul_rn(bell, up) : bell;
   } else if constexpr (kFunction == GateFunction::kSigmoid) {
     return __fmul_rn(__fdiv_rn(1.0F, __fadd_rn(1.0F, exp_of(__fsub_rn(0.0F, gate)))), up);
+  } else if constexpr (kFunction == GateFunction::kRelu) {
+    return higher_of(0.0F, gate);
   } else if constexpr (kFunction == GateFunction::kGelu) {
     return gelu_of(gate);
   } else if constexpr (kFunction == GateFunction::kGeluErf) {

@@ -243,7 +243,8 @@ TEST(Determinism, TokensAndLogprobsDoNotDependOnHowARequestIsRun) {
 // Windowed layers in their own KV group, a mixture of experts, one in groups beside shared experts
 // and a dense layer, halves of a layer side by side, gates of attention, layers that read the K and
 // V of others, experts beside dense halves, chunks and growing queries, narrow values and sinks,
-// and kinds of layers with more heads and gates of heads.
+// kinds of layers with more heads and gates of heads, learned positions, and scores that fall with
+// distance.
 TEST(Determinism, HoldsForWindowsAndExperts) {
   for (const char* name : {"engine-windows",
                            "engine-experts",
@@ -254,7 +255,9 @@ TEST(Determinism, HoldsForWindowsAndExperts) {
                            "engine-beside",
                            "engine-chunks",
                            "engine-sinks",
-                           "engine-heads"}) {
+                           "engine-heads",
+                           "engine-positions",
+                           "engine-distances"}) {
     Config config = base_config();
     config.model = golden_folder() + "/models/" + name + ".gguf";
     config.kv_cache_memory = int64_t{16} << 20;

@@ -311,8 +311,7 @@ TEST(HfConfig, FamiliesAreRefusedByTheirConfigurationsAlone) {
       {R"({"model_type": "mamba"})", "mamba is not supported: it has state-space layers"},
       {R"({"model_type": "jamba"})", "jamba is not supported: it has state-space layers"},
       {R"({"model_type": "rwkv"})", "rwkv is not supported: it has recurrent time mixing"},
-      {R"({"model_type": "gpt2"})", "gpt2 is not supported: it has learned positions"},
-      {R"({"model_type": "opt"})", "opt is not supported: it has learned positions"},
+      {R"({"model_type": "mpt"})", "mpt is not supported: it has biases of distance in place of"},
       {R"({"model_type": "gemma3n", "text_config": {"model_type": "gemma3n_text"}})",
        "gemma3n_text is not supported: it has alternating updates; nearest: gemma3"},
       {R"({"model_type": "deepseek_v4"})", "it has compressed keys and values; nearest: deepseek"},
@@ -358,7 +357,7 @@ Expected<ModelConfig> config_of(const nlohmann::json& json) {
 TEST(HfConfig, PublishedOnesAreTaken) {
   const auto rows = nlohmann::json::parse(
       testing::read_whole_file(golden_folder() + "/configs/published.json"));
-  ASSERT_GE(rows.size(), 32U);
+  ASSERT_GE(rows.size(), 41U);
   for (const nlohmann::json& row : rows) {
     SCOPED_TRACE(row["name"].get<std::string>());
     nlohmann::json json = row["config"];
@@ -397,6 +396,19 @@ TEST(HfConfig, PublishedOnesWithOtherNumbersAreRefused) {
       {"EXAONE-3.5-7.8B-Instruct",
        R"({"activation_function": "gelu"})",
        "activation_function: found \"gelu\""},
+      {"gpt-j-6b", R"({"rotary": false})", "rotary: found false, expected 1"},
+      {"starcoder", R"({"multi_query": false})", "multi_query: found false, expected 1"},
+      {"phi-2", R"({"qk_layernorm": true})", "qk_layernorm: found true, expected 0"},
+      {"phi-2", R"({"hidden_act": "mish"})", "hidden_act: found \"mish\", expected relu2, relu"},
+      {"falcon-7b", R"({"alibi": true})", "alibi: found true, expected 0"},
+      {"falcon-7b", R"({"multi_query": false})", "multi_query: found false, expected 1"},
+      {"gpt2",
+       R"({"scale_attn_by_inverse_layer_idx": true})",
+       "scale_attn_by_inverse_layer_idx: found true, expected 0"},
+      {"opt-125m",
+       R"({"do_layer_norm_before": false})",
+       "do_layer_norm_before: found false, expected 1"},
+      {"opt-125m", R"({"word_embed_proj_dim": 512})", "word_embed_proj_dim: found 512, expected 768"},
   };
   const auto rows = nlohmann::json::parse(
       testing::read_whole_file(golden_folder() + "/configs/published.json"));

@@ -168,6 +168,11 @@ std::set<std::string> models_in(const std::string& folder) {
 std::string_view refused_by(const std::string& name) {
   if (name.ends_with(".gguf")) return "";
   if (name == "internlm2" || name == "internlm2-bias") return "found rows of q, k and v that take turns";
+  if (name.starts_with("gpt-neox") || name == "falcon" || name.starts_with("falcon-n") ||
+      name.starts_with("falcon-o") || name == "bloom") {
+    return "found rows of q, k and v that take turns";
+  }
+  if (name == "gpt2") return "found matrices with a row for each input";
   return name.starts_with("step3p") ? "found all experts of a layer, expected a matrix each" : "";
 }
 

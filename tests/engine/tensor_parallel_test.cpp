@@ -137,6 +137,16 @@ TEST(TensorParallel, EveryArchitectureGivesTheBitsOfOneRank) {
         {"share_expert_dim", 320},
         {"attention_other_setting", {{"num_attention_heads", 16}, {"num_attention_groups", 4}}}}},
       // Choices of keys, which every rank makes.
+      // Biases of all matrices and of the output layer; a norm for each of two halves; heads of one
+      // key; rows of positions; scores that fall with distance.
+      {"phi2", {}},
+      {"starcoder2", {{"num_key_value_heads", 1}}},
+      {"gpt-neox", {}},
+      {"falcon", {{"num_key_value_heads", 1}}},
+      {"gpt2", {}},
+      {"gptj", {}},
+      {"bloom", {}},
+      {"opt", {{"word_embed_proj_dim", nullptr}}},
       {"glm-moe-dsa", {{"v_head_dim", 32}, {"moe_intermediate_size", 288}, {"index_topk", 20}}},
   };
   for (const auto& [name, changes] : models) {

@@ -154,6 +154,8 @@ TEST(GateMul, EveryFunctionMatchesDoublesAndEveryInstructionSet) {
     const double normal = 0.5 * g * std::erfc(-g / std::sqrt(2.0));
     if (function == GateFunction::kGelu) return normal;
     if (function == GateFunction::kGeluErf) return normal * u;
+    if (function == GateFunction::kGeluTanhAlone) return gelu(g, 1);
+    if (function == GateFunction::kRelu) return std::max(g, 0.0);
     return function == GateFunction::kGeluTanh ? gelu(g, u) : clamped(g, u);
   };
   for (const GateFunction function : {GateFunction::kSilu,
@@ -162,7 +164,9 @@ TEST(GateMul, EveryFunctionMatchesDoublesAndEveryInstructionSet) {
                                       GateFunction::kSigmoid,
                                       GateFunction::kSquaredRelu,
                                       GateFunction::kGelu,
-                                      GateFunction::kGeluErf}) {
+                                      GateFunction::kGeluErf,
+                                      GateFunction::kGeluTanhAlone,
+                                      GateFunction::kRelu}) {
     std::vector<float> reference;
     for (const auto& device : test::devices({1})) {
       const std::vector<float> got = gated(device.device->context(), function, gate, up);

@@ -160,6 +160,12 @@ SLUICE_INLINE void gate_mul_with(const float* gate,
       });
 }
 
+SLUICE_INLINE V16 gelu_tanh(V16 g) {
+  const V16 inner = fma(mul(mul(g, g), broadcast(kGeluCubic)), g, g);
+  const V16 bent = add(broadcast(1.0F), tanh(mul(broadcast(kGeluFactor), inner)));
+  return mul(mul(broadcast(0.5F), g), bent);
+}
+
 // Zero lanes past the row's end stay zero, since every gate function is 0 at gate 0 and up 0.
 static void gate_mul_row(GateFunction function,
                          float limit,
@@ -176,11 +182,9 @@ static void gate_mul_row(GateFunction function,
       }
       return gate_mul_with(gate, up, out, [](V16 g, V16 u) { return mul(silu(g), u); });
     case GateFunction::kGeluTanh:
-      return gate_mul_with(gate, up, out, [](V16 g, V16 u) {
-        const V16 inner = fma(mul(mul(g, g), broadcast(kGeluCubic)), g, g);
-        const V16 bent = add(broadcast(1.0F), tanh(mul(broadcast(kGeluFactor), inner)));
-        return mul(mul(mul(broadcast(0.5F), g), bent), u);
-      });
+      return gate_mul_with(gate, up, out, [](V16 g, V16 u) { return mul(gelu_tanh(g), u); });
+    case GateFunction::kGeluTanhAlone:
+      return gate_mul_with(gate, gate, out, [](V16 g, V16) { return gelu_tanh(g); });
     case GateFunction::kClampedSwiglu:
       return gate_mul_with(gate, up, out, [](V16 g, V16 u) {
         const V16 limit = broadcast(kSwigluLimit);
@@ -199,6 +203,8 @@ static void gate_mul_row(GateFunction function,
         const V16 x = max(zero(), g);
         return mul(x, x);
       });
+    case GateFunction::kRelu:
+      return gate_mul_with(gate, gate, out, [](V16 g, V16) { return max(zero(), g); });
     case GateFunction::kGelu:
       return gate_mul_with(gate, gate, out, [](V16 g, V16) { return gelu(g); });
     case GateFunction::kGeluErf:

@@ -4,6 +4,8 @@ depend on their order here alone."""
 import torch
 from safetensors.torch import load_file, save_file
 
+import ungated_models as ungated
+
 PHI3 = dict(num_key_value_heads=1, head_dim=8)
 LONGROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "partial_rotary_factor": 0.75,
             "short_factor": [1.0, 1.1, 1.2], "long_factor": [1.0, 2.0, 5.0]}
@@ -140,8 +142,9 @@ FURTHER = {
 
 
 def engines(common):
-    """Models for the determinism test: halves side by side, and gates of attention."""
+    """Models for the determinism test: halves side by side, gates of attention, positions, distances."""
     return [
+        *ungated.engines(common),
         ("engine-parallel", "Cohere2", "cohere2", dict(
             common, num_hidden_layers=4, head_dim=8, intermediate_size=64, sliding_window=40)),
         ("engine-gates", "Afmoe", "afmoe", dict(
@@ -160,6 +163,7 @@ def publish(name, folder, config, tensors):
     """Rewrites what transformers saved as Qwen publishes it: keys beside the vision tower's, and experts'
     matrices transposed. Returns the configuration to store; `tensors` are those that a file is
     written from."""
+    ungated.publish(name, folder, config)
     if name == "qwen2-vl":
         text = config.pop("text_config")
         rope = text.pop("rope_parameters")
@@ -271,8 +275,10 @@ def add_keys(writer, architecture, config):
     """Keys of GGUF files that few families have, as llama.cpp's converter writes them."""
     if architecture.startswith("nemotron_h"):
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
-    elif architecture in ("cohere2", "nemotron", "command-r", "stablelm"):
-        writer.add_layer_norm_eps(getattr(config, "layer_norm_eps", None) or config.norm_eps)
+    elif architecture in ("cohere2", "nemotron", "command-r", "stablelm", *ungated.ARCHITECTURES):
+        writer.add_layer_norm_eps(next(getattr(config, key) for key in (
+            "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps") if hasattr(config, key)))
+        ungated.add_keys(writer, architecture, config)
     else:
         writer.add_layer_norm_rms_eps(getattr(config, "rms_norm_eps", None) or config.norm_eps)
     if architecture in ("cohere2", "command-r"):

@@ -11,8 +11,7 @@
 models.json        one row per model: files, tokens, provenance
 engine-*.gguf      models with a vocabulary, for tests of the whole engine
 
-Weights are random with a fixed seed, rounded to the type they are stored in before the forward pass,
-so that both sides compute with the same numbers.
+Weights are random with a fixed seed, rounded to the type they are stored in before the forward pass.
 """
 import importlib.metadata
 import json
@@ -29,9 +28,9 @@ from safetensors.torch import load_file, save_file
 
 import recurrent_models as recurrent
 from mxfp4_experts import ggml_blocks, quantize_experts, replace_experts
-
 import further_models
 import gemma4_models as gemma4
+import ungated_models as ungated
 
 HERE = pathlib.Path(__file__).resolve().parent
 VOCAB, TOKENS = 71, 40
@@ -240,9 +239,9 @@ def build(prefix, overrides, seed):
         config._attn_implementation = "eager"
         model = getattr(transformers, prefix + "ForConditionalGeneration")(config)
     else:
-        config = config_class(**{**COMMON, **overrides})
+        config = config_class(**{**ungated.common(prefix, COMMON), **overrides})
         config._attn_implementation = "eager"
-        model = getattr(transformers, prefix.removesuffix("Text") + "ForCausalLM")(config)
+        model = getattr(transformers, ungated.model_name(prefix.removesuffix("Text")))(config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
             if weight.dim() == 1 and "norm" in name and name.endswith("weight"):
@@ -363,6 +362,7 @@ def gguf_tensors(architecture, config, tensors):
             if ".k_proj." in name:
                 array = permute(array, config.num_key_value_heads)
         array = recurrent.converted(architecture, config, name, array, result)
+        array = ungated.converted(architecture, config, name, array, result)
         if array is None:
             continue
         if name.endswith(("e_score_correction_bias", "expert_bias")):
@@ -491,7 +491,7 @@ def write_gguf(path, architecture, config, arrays, kind):
     if kind == "Q8_0":
         add_byte_vocabulary(writer, config.vocab_size)
     writer.add_block_count(config.num_hidden_layers)
-    writer.add_context_length(config.max_position_embeddings)
+    writer.add_context_length(getattr(config, "max_position_embeddings", 2048))
     writer.add_embedding_length(config.hidden_size)
     writer.add_head_count(config.num_attention_heads)
     if gemma4.add_keys(writer, architecture, config, arrays):
@@ -499,12 +499,12 @@ def write_gguf(path, architecture, config, arrays, kind):
     down = arrays.get("blk.0.ffn_down.weight")
     width = further_models.ffn_width(config) if down is None else down.shape[1]
     writer.add_feed_forward_length(recurrent.ffn_widths(architecture, config, width))
-    writer.add_head_count_kv(recurrent.kv_heads(architecture, config))
+    writer.add_head_count_kv(ungated.kv_heads(architecture, config) or recurrent.kv_heads(architecture, config))
     width = getattr(config, "head_dim", None) or config.hidden_size // config.num_attention_heads
     writer.add_key_length(width)
     writer.add_value_length(width)
     further_models.add_keys(writer, architecture, config)
-    if architecture not in recurrent.HALVES_ARCHITECTURES:
+    if architecture not in recurrent.HALVES_ARCHITECTURES and architecture not in ("gpt2", "bloom", "starcoder"):
         add_rope(writer, architecture, config, width, arrays, path.stem in OLD_GGUF)
     if getattr(config, "sliding_window", None):
         writer.add_sliding_window(config.sliding_window)
@@ -556,14 +556,14 @@ def write_engine_models():
 
 
 def main():
-    write_engine_models()
-    names = [*MODELS, *further_models.FURTHER, *gemma4.MODELS]
+    sys.argv[1:] or write_engine_models()
+    names = [*MODELS, *further_models.FURTHER, *gemma4.MODELS, *ungated.MODELS]
     wanted = sys.argv[1:] or names
     rows_path = HERE / "models.json"
     document = json.loads(rows_path.read_text()) if rows_path.exists() else {}
     rows = {row["name"]: row for row in document.get("models", [])}
     numbered = [*enumerate(MODELS.items()), *enumerate(further_models.FURTHER.items(), 500),
-                *enumerate(gemma4.MODELS.items(), 700)]
+                *enumerate(gemma4.MODELS.items(), 700), *enumerate(ungated.MODELS.items(), 800)]
     for number, (name, (prefix, architecture, overrides, kind)) in numbered:
         if name not in wanted:
             continue

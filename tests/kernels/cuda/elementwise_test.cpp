@@ -97,7 +97,9 @@ TEST(CudaElementwise, EveryGateFunctionHasTheBitsOfTheCpu) {
                                       GateFunction::kSigmoid,
                                       GateFunction::kSquaredRelu,
                                       GateFunction::kGelu,
-                                      GateFunction::kGeluErf}) {
+                                      GateFunction::kGeluErf,
+                                      GateFunction::kGeluTanhAlone,
+                                      GateFunction::kRelu}) {
     for (const int32_t n : {33, 300}) {
       const int64_t stride = n + 7;
       std::vector<float> gate = random.normals(static_cast<size_t>(kRows * stride), 5);

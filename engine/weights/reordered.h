@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Takes apart a matrix whose rows are those of the queries that share a KV head, then its key and
-// its value, head by head: InternLM 2's.
+// Matrices that directories have in an order of their own.
 #pragma once
 
 #include <cstddef>
@@ -18,8 +17,14 @@ struct SplitQkv {
   std::vector<std::vector<std::byte>> memory;  // storage of the tensors' data
 };
 
+// Takes apart a matrix whose rows are those of the queries that share a KV head, then its key and
+// its value, head by head (InternLM 2, GPT-NeoX, Falcon).
 // `whole`: floats of "blk.0.attn_qkv.weight" or ".bias".
 // kDataLoss: another number of rows than the heads of `metadata` have. kUnsupported: codes.
 Expected<SplitQkv> split_grouped_qkv(const CheckpointTensor& whole, const Metadata& metadata);
+
+// Gives a matrix of floats that has a row for each input (GPT-2) one for each output; its data go
+// to a new element of `memory`. kUnsupported: codes.
+Expected<void> transpose(CheckpointTensor& matrix, std::vector<std::vector<std::byte>>& memory);
 
 }  // namespace sluice

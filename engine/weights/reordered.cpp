@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/weights/grouped_qkv.h"
+#include "engine/weights/reordered.h"
 
 #include <algorithm>
 #include <cstring>
@@ -54,6 +54,29 @@ Expected<SplitQkv> split_grouped_qkv(const CheckpointTensor& whole, const Metada
     result.tensors.push_back(std::move(part));
   }
   return result;
+}
+
+Expected<void> transpose(CheckpointTensor& matrix, std::vector<std::vector<std::byte>>& memory) {
+  if (matrix.coded) {
+    return make_error(ErrorCode::kUnsupported,
+                      matrix.file + ": tensor " + matrix.stored_name +
+                          ": found codes, expected floats: its rows are those of inputs");
+  }
+  const size_t columns = matrix.dims[0];
+  const size_t rows = matrix.dims[1];
+  if (rows == 0 || columns == 0) return {};
+  const size_t size = matrix.data.size() / (rows * columns);
+  std::vector<std::byte>& turned = memory.emplace_back(matrix.data.size());
+  for (size_t row = 0; row < rows; ++row) {
+    for (size_t column = 0; column < columns; ++column) {
+      std::memcpy(turned.data() + (column * rows + row) * size,
+                  matrix.data.data() + (row * columns + column) * size,
+                  size);
+    }
+  }
+  std::swap(matrix.dims[0], matrix.dims[1]);
+  matrix.data = turned;
+  return {};
 }
 
 }  // namespace sluice
