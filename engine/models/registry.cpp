@@ -77,6 +77,7 @@ extern const ModelSpec kNomicBertMoeSpec;
 extern const ModelSpec kNomicBertSpec;
 extern const ModelSpec kOlmo2Spec;
 extern const ModelSpec kOlmo3Spec;
+extern const ModelSpec kOlmoHybridSpec;
 extern const ModelSpec kOlmoeSpec;
 extern const ModelSpec kPhi3Spec;
 extern const ModelSpec kPhi4MmSpec;
@@ -116,11 +117,11 @@ constexpr std::array kSpecs = {
     &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec, &kMiniCpm3Spec, &kMiniCpmSpec,
     &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec, &kMistral4Spec, &kMistralSpec,
     &kMixtralSpec, &kModernBertSpec, &kNemotronHMoeSpec, &kNemotronHSpec, &kNemotronSpec, &kNewSpec,
-    &kNomicBertMoeSpec, &kNomicBertSpec, &kOlmo2Spec, &kOlmo3Spec, &kOlmoeSpec, &kPhi3Spec,
-    &kPhi4MmSpec, &kQwen25VlSpec, &kQwen2MoeSpec, &kQwen2Spec, &kQwen2VlFileSpec, &kQwen2VlSpec,
-    &kQwen35MoeSpec, &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kQwen3VlFileSpec,
-    &kQwen3VlMoeFileSpec, &kQwen3VlMoeSpec, &kQwen3VlSpec, &kRobertaSpec, &kSeedOssSpec,
-    &kSmolLm3Spec, &kSolarOpenSpec, &kStableLmSpec, &kStep3p5Spec, &kXlmRobertaSpec,
+    &kNomicBertMoeSpec, &kNomicBertSpec, &kOlmo2Spec, &kOlmo3Spec, &kOlmoHybridSpec, &kOlmoeSpec,
+    &kPhi3Spec, &kPhi4MmSpec, &kQwen25VlSpec, &kQwen2MoeSpec, &kQwen2Spec, &kQwen2VlFileSpec,
+    &kQwen2VlSpec, &kQwen35MoeSpec, &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec,
+    &kQwen3VlFileSpec, &kQwen3VlMoeFileSpec, &kQwen3VlMoeSpec, &kQwen3VlSpec, &kRobertaSpec,
+    &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec, &kStableLmSpec, &kStep3p5Spec, &kXlmRobertaSpec,
 };
 
 template <typename Is>

@@ -123,6 +123,7 @@ constexpr Row kRows[] = {
     {"ssm.expand", {"mamba_expand"}},
     {"ssm.step_limits", {"time_step_limit"}},
     {"ssm.activation", {"mamba_hidden_act"}},
+    {"ssm.doubles_beta", {"linear_allow_neg_eigval"}},
     {"ssm.inner_size", {"mamba_d_ssm"}},
     {"ssm.has_norm", {"mamba_rms_norm"}},
     {"ssm.norm_before_gate", {"mamba_norm_before_gate"}},

@@ -350,7 +350,7 @@ TEST_F(QuantizeServe, RecurrentLayersKeepWhatIsNoMatrix) {
   for (const char* coded : {"ssm_in.weight", "ssm_out.weight"}) {
     EXPECT_EQ(tensor(std::string("blk.0.") + coded)["scheme"], "Q4_0") << coded;
   }
-  for (const char* name : {"qwen3-5", "lfm2", "bamba", "falcon-h1", "nemotron-h-moe"}) {
+  for (const char* name : {"qwen3-5", "lfm2", "bamba", "falcon-h1", "nemotron-h-moe", "olmo-hybrid"}) {
     EXPECT_TRUE(check(models + name, "int8", "int8")) << name;
   }
   quantize({.input = models + "qwen3-5", .output = {}, .to = "int8", .verify = true}, "delta");

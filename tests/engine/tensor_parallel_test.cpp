@@ -177,6 +177,8 @@ TEST(TensorParallel, RecurrentLayersGiveTheBitsOfOneRank) {
       {"granite-hybrid-dense", mamba(12, 32, 1)},
       {"bamba", mamba(8, 32, 8)},
       {"bamba-limits", mamba(8, 64, 4)},
+      // Three matrices and convolutions, and norms of whole rows of q and k.
+      {"olmo-hybrid", heads(4, 8, 32)},
   };
   for (const auto& [name, changes] : models) {
     const TemporaryFolder folder;

@@ -104,9 +104,19 @@ struct Pair {
 
 // Those with recurrent layers, with kinds of layers of more heads, and without a name in GGUF.
 bool is_left_out(const std::string& name) {
-  constexpr std::string_view kFamilies[] = {
-      "qwen3-5", "qwen3-next", "lfm2", "step3p", "helium",
-      "ministral-", "granite-hybrid", "bamba", "minicpm3", "jais2", "nemotron-h", "falcon-h1"};
+  constexpr std::string_view kFamilies[] = {"qwen3-5",
+                                            "qwen3-next",
+                                            "lfm2",
+                                            "step3p",
+                                            "helium",
+                                            "ministral-",
+                                            "granite-hybrid",
+                                            "bamba",
+                                            "minicpm3",
+                                            "jais2",
+                                            "nemotron-h",
+                                            "falcon-h1",
+                                            "olmo-hybrid"};
   return std::ranges::any_of(kFamilies,
                              [&](std::string_view family) { return name.starts_with(family); });
 }

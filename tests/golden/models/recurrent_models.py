@@ -82,6 +82,12 @@ MODELS = {
     "falcon-h1-limits": ("FalconH1", None, dict(
         BESIDE, mamba_conv_bias=False, time_step_limit=(0.4, float("inf")), ssm_in_multiplier=1.0,
         mamba_proj_bias=True), "BF16"),
+    "olmo-hybrid": ("OlmoHybrid", None, dict(
+        DELTA, head_dim=8, linear_num_key_heads=2, linear_value_head_dim=32, rope_parameters={
+            "rope_type": "default", "rope_theta": None}), "F16"),
+    "olmo-hybrid-rope": ("OlmoHybrid", None, dict(
+        DELTA, head_dim=8, num_key_value_heads=4, linear_allow_neg_eigval=False, rope_parameters={
+            "rope_type": "default", "rope_theta": 5000.0}), "BF16"),
 }
 
 
@@ -142,12 +148,26 @@ def token_by_token(name, model, tokens, in_chunks):
 def centres_norm(config, name):
     """Whether 1 is added to the weights of this norm."""
     types = getattr(config, "layer_types", None) or []
-    return "linear_attention" in types and not has_mamba(config) and "linear_attn" not in name
+    is_plain = has_mamba(config) or config.model_type == "olmo_hybrid"
+    return "linear_attention" in types and not is_plain and "linear_attn" not in name
 
 
 def publish(name, folder, config, tensors):
     if name == "qwen3-5-moe":
         publish_experts(folder, config, tensors)
+    if config["model_type"] == "olmo_hybrid":
+        publish_convs(folder, config, tensors)
+
+
+def publish_convs(folder, config, tensors):
+    """Cuts the convolutions of q, k and v where they end: transformers cuts all channels in three."""
+    keys = config["linear_num_key_heads"] * config["linear_key_head_dim"]
+    values = config["linear_num_value_heads"] * config["linear_value_head_dim"]
+    for stem in {name.partition("q_conv1d")[0] for name in tensors if "q_conv1d" in name}:
+        names = [f"{stem}{part}_conv1d.weight" for part in "qkv"]
+        parts = torch.cat([tensors[name] for name in names]).split([keys, keys, values])
+        tensors.update({name: part.clone() for name, part in zip(names, parts)})
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def publish_experts(folder, config, tensors):
