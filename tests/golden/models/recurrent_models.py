@@ -99,6 +99,12 @@ def engine_models(common):
             common, num_hidden_layers=4, linear_num_key_heads=4, linear_num_value_heads=8,
             linear_key_head_dim=32, linear_value_head_dim=16, head_dim=32, num_experts=4,
             num_experts_per_tok=2, moe_intermediate_size=128, shared_expert_intermediate_size=128)),
+        # Its last layer is a module behind the others: with_module().
+        ("engine-delta-mtp", "Qwen3_5MoeText", "qwen35moe", dict(
+            common, num_hidden_layers=5, linear_num_key_heads=2, linear_num_value_heads=4,
+            linear_key_head_dim=16, linear_value_head_dim=16, num_experts=4, num_experts_per_tok=2,
+            moe_intermediate_size=32, shared_expert_intermediate_size=32, tie_word_embeddings=False,
+            layer_types=[MIXER, MIXER, MIXER, FULL, FULL])),
         ("engine-conv", "Lfm2", "lfm2", dict(
             common, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], head_dim=32,
             hidden_size=128, intermediate_size=128, block_auto_adjust_ff_dim=False)),
@@ -112,6 +118,25 @@ def engine_models(common):
                 moe_shared_expert_intermediate_size=64)),
         ("engine-two-mixers", "FalconH1", "falcon-h1", dict(common, **BESIDE) | dict(
             head_dim=8, intermediate_size=32)))
+
+
+def with_module(name, config, arrays):
+    """Makes the last layer a module that guesses a further token, often rightly: layers add little to the
+    stream, and the module begins with the next token's embedding as the model does."""
+    if name != "engine-delta-mtp":
+        return arrays
+    config.num_nextn_predict_layers = 1
+    hidden, module = config.hidden_size, f"blk.{config.num_hidden_layers - 1}.nextn."
+    for part, array in arrays.items():
+        if part.endswith(("ssm_out.weight", "attn_output.weight", "_exps.weight", "_shexp.weight")):
+            arrays[part] = 0.3 * array
+    random = np.random.default_rng(53)
+    noise = (0.02 * random.standard_normal((hidden, 2 * hidden))).astype(np.float32)
+    arrays[module + "eh_proj.weight"] = noise + np.eye(hidden, 2 * hidden, dtype=np.float32)
+    arrays[module + "enorm.weight"] = np.ones(hidden, np.float32)
+    arrays[module + "hnorm.weight"] = (1 + 0.2 * random.standard_normal(hidden)).astype(np.float32)
+    arrays[module + "shared_head_norm.weight"] = arrays["output_norm.weight"]
+    return arrays
 
 
 def is_recurrent(config):
@@ -352,6 +377,8 @@ def add_keys(writer, architecture, config):
         writer.add_ssm_inner_size(config.linear_num_value_heads * config.linear_value_head_dim)
         writer.add_array(f"{architecture}.rope.dimension_sections", [2, 1, 1, 0])
         writer.add_uint32(f"{architecture}.full_attention_interval", 4)
+        if getattr(config, "num_nextn_predict_layers", 0):
+            writer.add_nextn_predict_layers(config.num_nextn_predict_layers)
     if architecture in ("granitehybrid", "falcon-h1"):
         writer.add_ssm_conv_kernel(config.mamba_d_conv)
         writer.add_ssm_state_size(config.mamba_d_state)
