@@ -55,6 +55,7 @@ extern const ModelSpec kInternLm3Spec;
 extern const ModelSpec kJais2Spec;
 extern const ModelSpec kKimiK2Spec;
 extern const ModelSpec kLfm2Spec;
+extern const ModelSpec kKimiLinearSpec;
 extern const ModelSpec kLfm2MoeSpec;
 extern const ModelSpec kLlama4Spec;
 extern const ModelSpec kLlamaSpec;
@@ -113,15 +114,16 @@ constexpr std::array kSpecs = {
     &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGlm4vMoeSpec, &kGlm4vSpec, &kGlmMoeDsaSpec,
     &kGptOssSpec, &kGranite4Spec, &kGraniteHybridSpec, &kGraniteMoeSharedSpec, &kGraniteMoeSpec,
     &kGraniteSpec, &kGteSpec, &kHeliumSpec, &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec,
-    &kInternLm2FileSpec, &kInternLm2Spec, &kInternLm3Spec, &kJais2Spec, &kKimiK2Spec, &kLfm2MoeSpec,
-    &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec, &kMiniCpm3Spec, &kMiniCpmSpec,
-    &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec, &kMistral4Spec, &kMistralSpec,
-    &kMixtralSpec, &kModernBertSpec, &kNemotronHMoeSpec, &kNemotronHSpec, &kNemotronSpec, &kNewSpec,
-    &kNomicBertMoeSpec, &kNomicBertSpec, &kOlmo2Spec, &kOlmo3Spec, &kOlmoHybridSpec, &kOlmoeSpec,
-    &kPhi3Spec, &kPhi4MmSpec, &kQwen25VlSpec, &kQwen2MoeSpec, &kQwen2Spec, &kQwen2VlFileSpec,
-    &kQwen2VlSpec, &kQwen35MoeSpec, &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec,
-    &kQwen3VlFileSpec, &kQwen3VlMoeFileSpec, &kQwen3VlMoeSpec, &kQwen3VlSpec, &kRobertaSpec,
-    &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec, &kStableLmSpec, &kStep3p5Spec, &kXlmRobertaSpec,
+    &kInternLm2FileSpec, &kInternLm2Spec, &kInternLm3Spec, &kJais2Spec, &kKimiK2Spec,
+    &kKimiLinearSpec, &kLfm2MoeSpec, &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec,
+    &kMimoV2Spec, &kMiniCpm3Spec, &kMiniCpmSpec, &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec,
+    &kMistral4Spec, &kMistralSpec, &kMixtralSpec, &kModernBertSpec, &kNemotronHMoeSpec,
+    &kNemotronHSpec, &kNemotronSpec, &kNewSpec, &kNomicBertMoeSpec, &kNomicBertSpec, &kOlmo2Spec,
+    &kOlmo3Spec, &kOlmoHybridSpec, &kOlmoeSpec, &kPhi3Spec, &kPhi4MmSpec, &kQwen25VlSpec,
+    &kQwen2MoeSpec, &kQwen2Spec, &kQwen2VlFileSpec, &kQwen2VlSpec, &kQwen35MoeSpec, &kQwen35Spec,
+    &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kQwen3VlFileSpec, &kQwen3VlMoeFileSpec,
+    &kQwen3VlMoeSpec, &kQwen3VlSpec, &kRobertaSpec, &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec,
+    &kStableLmSpec, &kStep3p5Spec, &kXlmRobertaSpec,
 };
 
 template <typename Is>

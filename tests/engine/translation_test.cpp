@@ -240,7 +240,9 @@ TEST_F(Translation, LatentModelsBecomeFiles) {
       {"glm4-moe-lite", "epsilon of the norms of latents"},
       {"deepseek-v32", "the other layout does not have"},
       {"glm-moe-dsa", "the other layout does not have"},
-      {"mistral4", "the other layout does not have"}};
+      {"mistral4", "the other layout does not have"},
+      {"kimi-linear", "recurrent layers"},
+      {"kimi-linear-published", "recurrent layers"}};
   for (Pair pair : pairs({"/latent_models.json"})) {
     SCOPED_TRACE(pair.name);
     pair.tokens.resize(60);

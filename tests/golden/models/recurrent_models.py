@@ -289,6 +289,8 @@ def converted(architecture, config, name, array, result):
             delta_tensor(result, architecture, config, name, array)
             return None
         return array + 1 if name.endswith("norm.weight") else array
+    if architecture == "kimi-linear":
+        return kda_tensor(result, layer, name, array)
     if architecture == "falcon-h1":
         array = array * factors_of(config, name)
         if name.endswith("pre_ff_layernorm.weight"):  # without a suffix in the converter's table
@@ -305,6 +307,19 @@ def converted(architecture, config, name, array, result):
         result[layer + "exp_probs_b.bias"] = array
         return None
     return array[:, 0] if name.endswith("conv.conv.weight") else array
+
+
+def kda_tensor(result, layer, name, array):
+    part = name.split("self_attn.")[-1]
+    if part == "A_log":
+        result[layer + "ssm_a"] = -np.exp(array)
+    elif part == "dt_bias":
+        result[layer + "ssm_dt.bias"] = array
+    elif part.endswith("_conv1d.weight"):
+        result[layer + f"ssm_conv1d_{part[0]}.weight"] = array[None]
+    else:
+        return array
+    return None
 
 
 def factors_of(config, name):
