@@ -48,8 +48,9 @@ struct HeadRows {
 
 // For each token: norms the latent (the tree of kernels/norm.h), rotates the key's shared part and
 // the heads' by the table, caches latent and key, and lays the queries out by head, multiplied by
-// the table's factor of their position, if it has any. `nope` gets the unrotated n of each head,
-// zeros up to a multiple of 32 behind them; `query` gets the rotated r at column c.
+// the table's factor of their position, if it has any; without a table as they are. `nope` gets the
+// unrotated n of each head, zeros up to a multiple of 32 behind them; `query` gets the rotated r at
+// column c.
 struct LatentRowsArgs {
   const float* q;  // [num_tokens, num_heads * (nope_dim + rope_dim)]
   int64_t q_stride;
@@ -59,7 +60,7 @@ struct LatentRowsArgs {
   int32_t nope_dim;
   const float* norm;  // [latent_dim]
   float norm_eps;
-  const RopeTable* table;
+  const RopeTable* table;                 // null: nothing rotates
   std::span<const int32_t> positions;     // [num_tokens]
   std::span<const int64_t> slot_mapping;  // [num_tokens]; below 0: the cache stays as it is
   LatentKvView cache;

@@ -84,8 +84,9 @@ void short_conv(const ExecContext& ctx, const ShortConvArgs& args);
 
 // The gated delta rule, for each value head h with its key head k = key_heads[h]. Per token:
 //   q' = (q * r) * scale, k' = k * r; r = 1 / sqrt(sum(x^2) + eps), summed as in kernels/norm.h
-//   beta = 1 / (1 + exp(-b)); decay = exp(rate * softplus(a + dt_bias)),
-//     softplus(x) = max(x, 0) + log(1 + exp(-|x|))
+//   beta = beta_scale * (1 / (1 + exp(-b))); decay = exp(rate * softplus(a + dt_bias)),
+//     softplus(x) = max(x, 0) + log(1 + exp(-|x|)); where channels decay apart, each row i of S has
+//     an a, a dt_bias and a decay of its own
 //   S[i][j] = decay * S[i][j];  m[j] = sum_i k'[i] * S[i][j];  d[j] = beta * (v[j] - m[j])
 //   S[i][j] = fma(k'[i], d[j], S[i][j]);  out[j] = sum_i q'[i] * S[i][j]
 // with exp and log of this library. Sums over i have 16 lanes: lane l takes i = l, l + 16, ... by
@@ -96,16 +97,18 @@ struct DeltaRuleArgs {
   const float* v;  // [num_rows, num_value_heads * value_dim]
   int64_t qkv_stride;
   float* b;  // [num_rows, num_value_heads]
-  float* a;
+  float* a;  // [num_rows, num_value_heads], or [num_rows, num_value_heads * key_dim]
   int64_t gate_stride;
-  const float* rate;                   // [num_value_heads], negative
-  const float* dt_bias;                // [num_value_heads]
+  const float* rate;     // [num_value_heads], negative
+  const float* dt_bias;  // as a row of a
+  bool decays_channels = false;
   std::span<const int32_t> key_heads;  // [num_value_heads], in host memory
   int32_t num_rows;                    // replayed ones included
   int32_t num_key_heads;
   int32_t key_dim;    // a multiple of 16, at most kMaxStateKeys
   int32_t value_dim;  // a multiple of 16
   float scale;
+  float beta_scale = 1;
   float eps = 1e-6F;
   float* out;  // [num_rows, num_value_heads * value_dim]
   int64_t out_stride;

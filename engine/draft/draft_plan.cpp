@@ -170,7 +170,7 @@ Expected<PlannedDraft> open_draft(const Config& config,
     }
     planned.source = DraftSource::kMtp;
     planned.spec = &kMtpSpec;
-    SLUICE_TRY(planned.model, mtp_config(target, path));
+    SLUICE_TRY(planned.model, mtp_config(target, *planned.checkpoint));
   } else {
     if (is_head) {
       planned.source = DraftSource::kEagle;

@@ -87,7 +87,8 @@ class DecoderModel final : public Model {
   // A half writes directly to the residual stream unless its output is processed first.
   [[nodiscard]] bool adds_directly() const {
     return config_.norm_placement == NormPlacement::kBefore && config_.residual_scale == 1 &&
-           !config_.parallel_halves;
+           !config_.parallel_halves &&
+           std::ranges::none_of(config_.layers, &LayerConfig::norms_outputs);
   }
 
   [[nodiscard]] int64_t padded_hidden() const { return align_up(config_.hidden, kQuantGroup); }
@@ -134,8 +135,10 @@ Expected<void> DecoderModel::load_norms(int32_t index, WeightStore& weights) {
   const auto load = [&](const char* name) {
     return load_stream_norm(config_, prefix + name, weights);
   };
+  const bool is_after = config_.layers[static_cast<size_t>(index)].norms_outputs;
+  const NormPlacement placement = is_after ? NormPlacement::kAfter : config_.norm_placement;
   LayerNorms norms;
-  if (config_.norm_placement != NormPlacement::kAfter) {
+  if (placement != NormPlacement::kAfter) {
     SLUICE_TRY(norms.before_mixer, load("attn_norm"));
   }
   const bool are_two = mixers_.back() != nullptr && ffns_.back() != nullptr;
@@ -143,11 +146,13 @@ Expected<void> DecoderModel::load_norms(int32_t index, WeightStore& weights) {
   if (weights.has(prefix + "attn_norm_2.weight")) {  // Falcon's, beside that of the other half
     norms.before_ffn = std::move(norms.before_mixer);
     SLUICE_TRY(norms.before_mixer, load("attn_norm_2"));
-  } else if (config_.norm_placement != NormPlacement::kAfter && !share_one && are_two) {
+  } else if (placement != NormPlacement::kAfter && !share_one && are_two) {
     SLUICE_TRY(norms.before_ffn, load("ffn_norm"));
   }
-  if (config_.norm_placement != NormPlacement::kBefore) {
-    SLUICE_TRY(norms.after_mixer, load("post_attention_norm"));
+  if (placement != NormPlacement::kBefore) {
+    // transformers writes all layers' names of OLMo-Hybrid as those of delta layers.
+    const bool has_other_name = is_after && !weights.has(prefix + "post_attention_norm.weight");
+    SLUICE_TRY(norms.after_mixer, load(has_other_name ? "ffn_norm" : "post_attention_norm"));
     SLUICE_TRY(norms.after_ffn, load("post_ffw_norm"));
   }
   norms_.push_back(std::move(norms));

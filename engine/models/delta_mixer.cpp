@@ -40,15 +40,16 @@ Expected<std::unique_ptr<Mixer>> DeltaMixer::load(const ModelConfig& config,
   SLUICE_TRY_VOID(mixer->load_input(prefix, activation_bits, weights));
   SLUICE_TRY_VOID(mixer->load_conv_weights(prefix, weights));
   SLUICE_TRY_VOID(mixer->load_vectors(prefix, weights));
-  const std::array<Projection::Part, 1> out = {{{prefix + "delta_out", config.hidden}}};
+  const char* const name = delta.decays_channels() ? "attn_output" : "delta_out";
+  const std::array<Projection::Part, 1> out = {{{prefix + name, config.hidden}}};
   const int64_t width = int64_t{delta.num_value_heads} * delta.value_dim;
   SLUICE_TRY(mixer->out_,
              Projection::load(weights, out, width, activation_bits, config.share.segments));
   return mixer;
 }
 
-// Files have the rows of q, k and v in one matrix and those of z in another, or all in one, by key
-// head; those of b and a likewise.
+// Files have the rows of q, k and v in one matrix or in three and those of z in another, or all in
+// one, by key head; those of b and a likewise.
 Expected<void> DeltaMixer::load_input(const std::string& prefix,
                                       int32_t bits,
                                       WeightStore& weights) {
@@ -65,6 +66,14 @@ Expected<void> DeltaMixer::load_input(const std::string& prefix,
   if (joins_gates) {
     const auto of_key_head = static_cast<int32_t>(all / delta_.num_key_heads);
     parts.push_back({prefix + "delta_qkvz", all, false, {}, rows_of(key_heads_, of_key_head)});
+  } else if (delta_.has_parts_apart) {
+    const std::string stem = prefix + (delta_.decays_channels() ? "attn_" : "delta_");
+    parts.push_back({stem + "q", q, false, {}, q_rows});
+    parts.push_back({stem + "k", q, false, {}, q_rows});
+    parts.push_back({stem + "v", v, false, {}, v_rows});
+    if (!delta_.decays_channels()) {
+      parts.push_back({prefix + "delta_gate", v, false, {}, v_rows});
+    }
   } else {
     const std::string joined = prefix + "delta_qkv";
     parts.push_back({joined, q, false, {0, 2 * q + v}, q_rows});
@@ -76,11 +85,36 @@ Expected<void> DeltaMixer::load_input(const std::string& prefix,
     parts.push_back({prefix + "delta_ba", 2 * heads});
   } else {
     parts.push_back({prefix + "delta_beta", heads});
+  }
+  if (delta_.decays_channels()) {
+    parts.push_back({prefix + "delta_decay_a", delta_.gate_rank});
+    parts.push_back({prefix + "delta_gate_a", delta_.gate_rank});
+    SLUICE_TRY_VOID(load_narrow(prefix, bits, weights));
+  } else if (!joins_betas) {
     parts.push_back({prefix + "delta_alpha", heads});
   }
   SLUICE_TRY(in_, Projection::load(weights, parts, config_.hidden, bits));
   for (const PackedWeight& weight : in_.weights()) stored_ += weight.n;
   if (joins_gates || joins_betas) add_columns_by_key_head(joins_gates, joins_betas);
+  return {};
+}
+
+Expected<void> DeltaMixer::load_narrow(const std::string& prefix,
+                                       int32_t bits,
+                                       WeightStore& weights) {
+  const int64_t heads = delta_.num_value_heads;
+  const std::array<Projection::Part, 1> decays = {{{prefix + "delta_decay_b",
+                                                    heads * delta_.key_dim,
+                                                    false,
+                                                    {},
+                                                    rows_of(value_heads_, delta_.key_dim)}}};
+  const std::array<Projection::Part, 1> gates = {{{prefix + "delta_gate_b",
+                                                   heads * delta_.value_dim,
+                                                   false,
+                                                   {},
+                                                   rows_of(value_heads_, delta_.value_dim)}}};
+  SLUICE_TRY(decays_, Projection::load(weights, decays, delta_.gate_rank, bits));
+  SLUICE_TRY(gates_, Projection::load(weights, gates, delta_.gate_rank, bits));
   return {};
 }
 
@@ -122,15 +156,35 @@ void DeltaMixer::add_columns_by_key_head(bool joins_gates, bool joins_betas) {
   }
 }
 
+// Files have those of q, k and v in one tensor or in three.
 Expected<void> DeltaMixer::load_conv_weights(const std::string& prefix, WeightStore& weights) {
   const int32_t q = delta_.num_key_heads * delta_.key_dim;
   const int32_t v = delta_.num_value_heads * delta_.value_dim;
-  SLUICE_TRY(const std::vector<float> whole,
-             load_conv(weights, prefix + "delta_conv.weight", 2 * q + v, config_.conv_taps));
+  const int32_t taps = config_.conv_taps;
   const Portion q_rows = rows_of(key_heads_, delta_.key_dim);
-  const std::array<std::pair<int32_t, Portion>, 3> parts = {
-      {{0, q_rows}, {q, q_rows}, {2 * q, rows_of(value_heads_, delta_.value_dim)}}};
-  conv_ = weights.place(columns_of_rows(whole, 2 * q + v, parts));
+  const Portion v_rows = rows_of(value_heads_, delta_.value_dim);
+  if (!delta_.has_parts_apart) {
+    SLUICE_TRY(const std::vector<float> whole,
+               load_conv(weights, prefix + "delta_conv.weight", 2 * q + v, taps));
+    const std::array<std::pair<int32_t, Portion>, 3> parts = {
+        {{0, q_rows}, {q, q_rows}, {2 * q, v_rows}}};
+    conv_ = weights.place(columns_of_rows(whole, 2 * q + v, parts));
+    return {};
+  }
+  SLUICE_TRY(const auto of_q, load_conv(weights, prefix + "delta_conv_q.weight", q, taps));
+  SLUICE_TRY(const auto of_k, load_conv(weights, prefix + "delta_conv_k.weight", q, taps));
+  SLUICE_TRY(const auto of_v, load_conv(weights, prefix + "delta_conv_v.weight", v, taps));
+  std::vector<float> own;
+  const auto append = [&own](const std::vector<float>& whole, const Portion& rows, int32_t tap) {
+    const auto begin = whole.begin() + ptrdiff_t{tap} * rows.whole + rows.first;
+    own.insert(own.end(), begin, begin + rows.count);
+  };
+  for (int32_t tap = 0; tap < taps; ++tap) {
+    append(of_q, q_rows, tap);
+    append(of_k, q_rows, tap);
+    append(of_v, v_rows, tap);
+  }
+  conv_ = weights.place(std::move(own));
   return {};
 }
 
@@ -139,12 +193,13 @@ Expected<void> DeltaMixer::load_vectors(const std::string& prefix, WeightStore& 
   // GGUF has the rate itself.
   const bool has_rate = weights.has(prefix + "delta_rate");
   const std::string rate_name = prefix + (has_rate ? "delta_rate" : "delta_log_rate.weight");
-  SLUICE_TRY(std::vector<float> rate, weights.vector(rate_name, heads));
+  SLUICE_TRY(std::vector<float> rate, weights.flat(rate_name, heads));
   for (float& value : rate) {
     if (!has_rate) value = static_cast<float>(-std::exp(static_cast<double>(value)));
   }
   rate_ = weights.place(std::move(rate));
-  SLUICE_TRY(std::vector<float> dt_bias, weights.vector(prefix + "delta_dt.bias", heads));
+  const int32_t of_head = delta_.decays_channels() ? delta_.key_dim : 1;
+  SLUICE_TRY(std::vector<float> dt_bias, weights.vector(prefix + "delta_dt.bias", heads * of_head));
   dt_bias_ = weights.place(std::move(dt_bias));
   SLUICE_TRY(std::vector<float> norm,
              weights.vector(prefix + "delta_norm.weight", delta_.value_dim));
@@ -173,6 +228,11 @@ DeltaMixer::Buffers DeltaMixer::layout(const StepBounds& bounds, Arena& arena) c
   if (has_shared_scales(out_)) {
     buffers.gated = arena.take_floats(tokens * align_up(values(), kQuantGroup));
   }
+  if (delta_.decays_channels()) {
+    buffers.narrow = arena.take_floats(tokens * 2 * delta_.gate_rank);
+    const std::array<const Projection*, 2> narrow = {&decays_, &gates_};
+    buffers.narrow_in = LinearInput(narrow, bounds.max_tokens, arena);
+  }
   const std::array<const Projection*, 1> readers = {&out_};
   buffers.out_in = LinearInput(readers, bounds.max_tokens, arena);
   buffers.parts = RankParts(config_, tokens, arena);
@@ -192,7 +252,31 @@ void DeltaMixer::bind(const StepBounds& bounds, std::span<std::byte> scratch) {
 
 // --- A step ----------------------------------------------------------------------------------
 
+// Two narrow products stand for those of gates and decays, which two more make of them.
+void DeltaMixer::project_narrow(const ForwardContext& context, const LinearInput& in) const {
+  float* const row = buffers_.rows;
+  const int64_t rank = delta_.gate_rank;
+  float* const b = row + channels() + values();
+  const std::array<ProjectionOutput, 6> outputs = {{{row, stride()},
+                                                    {row + keys(), stride()},
+                                                    {row + 2 * keys(), stride()},
+                                                    {b, stride()},
+                                                    {buffers_.narrow, 2 * rank},
+                                                    {buffers_.narrow + rank, 2 * rank}}};
+  project(context.exec, in_, in, outputs, kernels::Epilogue::kStore);
+  const auto expand = [&](const Projection& projection, const float* from, float* to) {
+    LinearInput narrow_in = buffers_.narrow_in;
+    narrow_in.set_num_rows(static_cast<int32_t>(context.batch.token_ids.size()));
+    narrow_in.quantize(context.exec, projection, from, 2 * rank);
+    const ProjectionOutput out = {to, stride()};
+    project(context.exec, projection, narrow_in, {&out, 1}, kernels::Epilogue::kStore);
+  };
+  expand(decays_, buffers_.narrow, b + delta_.num_value_heads);
+  expand(gates_, buffers_.narrow + rank, row + channels());
+}
+
 void DeltaMixer::project_rows(const ForwardContext& context, const LinearInput& in) const {
+  if (delta_.decays_channels()) return project_narrow(context, in);
   float* const first = columns_.empty() ? buffers_.rows : buffers_.stored;
   const int64_t row_stride = columns_.empty() ? stride() : stored_;
   std::array<ProjectionOutput, 6> outputs{};
@@ -216,7 +300,11 @@ void DeltaMixer::project_rows(const ForwardContext& context, const LinearInput& 
 
 void DeltaMixer::run_delta(const ForwardContext& context, const LayerCache& cache) const {
   float* const q = buffers_.rows;
-  float* const b = q + channels() + values() + value_heads_.first;
+  float* const b = q + channels() + values();
+  const int32_t first = value_heads_.first;
+  // A rank has channels of its own heads alone.
+  const int32_t first_decay = delta_.decays_channels() ? 0 : first;
+  const int32_t first_bias = delta_.decays_channels() ? first * delta_.key_dim : first;
   replay_rows(context, cache, q, stride(), replayed_columns());
   kernels::short_conv(context.exec,
                       {.x = q,
@@ -233,17 +321,19 @@ void DeltaMixer::run_delta(const ForwardContext& context, const LayerCache& cach
                        .k = q + keys(),
                        .v = q + 2 * keys(),
                        .qkv_stride = stride(),
-                       .b = b,
-                       .a = b + delta_.num_value_heads,
+                       .b = b + first,
+                       .a = b + delta_.num_value_heads + first_decay,
                        .gate_stride = stride(),
-                       .rate = rate_.data() + value_heads_.first,
-                       .dt_bias = dt_bias_.data() + value_heads_.first,
+                       .rate = rate_.data() + first,
+                       .dt_bias = dt_bias_.data() + first_bias,
+                       .decays_channels = delta_.decays_channels(),
                        .key_heads = key_of_value_,
                        .num_rows = num_state_rows(context.batch),
                        .num_key_heads = key_heads_.count,
                        .key_dim = delta_.key_dim,
                        .value_dim = delta_.value_dim,
                        .scale = 1.0F / std::sqrt(static_cast<float>(delta_.key_dim)),
+                       .beta_scale = delta_.beta_scale,
                        .out = q + projected(),
                        .out_stride = stride(),
                        .state = state_table(context.batch, cache, 1)});
@@ -261,12 +351,13 @@ void DeltaMixer::run_output(const ForwardContext& context, const HalfOutput& out
                                   .num_heads = value_heads_.count,
                                   .n = delta_.value_dim,
                                   .weight = norm_.data(),
-                                  .eps = config_.norm_eps});
+                                  .eps = delta_.norm_eps > 0 ? delta_.norm_eps : config_.norm_eps});
   const bool shared_scales = has_shared_scales(out_);
   out_in.fill_for(out_, [&](const kernels::Activations& rows) {
     steps.add(kernels::GateMulArgs{.gate = buffers_.rows + channels(),
                                    .up = output,
                                    .stride = stride(),
+                                   .function = delta_.gate_function,
                                    .out = shared_scales ? as_floats(rows, buffers_.gated) : rows});
   });
   kernels::run_row_steps(context.exec, steps);

@@ -40,10 +40,12 @@ class DeltaMixer final : public Mixer {
 
  private:
   // A row is [q | k | v | z | b | a | output]: what is convolved, the output's gates, the gates of
-  // each head, and what the delta rule gives. A rank has its own heads, and b and a of all: a
-  // head's is one row of the matrix, and shares are whole tiles of them.
+  // each head or channel, and what the delta rule gives. A rank has its own heads, but b and a
+  // head's a of all: they are one row of a matrix, and shares are whole tiles of them.
   struct Buffers {
     float* rows = nullptr;
+    float* narrow = nullptr;  // [tokens, 2 * gate_rank], where channels decay apart
+    LinearInput narrow_in;
     float* stored = nullptr;  // rows in the file's order, where it differs
     float* gated = nullptr;   // the output as floats, before ranks know its scale
     LinearInput out_in;
@@ -55,14 +57,16 @@ class DeltaMixer final : public Mixer {
   Expected<void> load_input(const std::string& prefix, int32_t bits, WeightStore& weights);
   Expected<void> load_conv_weights(const std::string& prefix, WeightStore& weights);
   Expected<void> load_vectors(const std::string& prefix, WeightStore& weights);
+  Expected<void> load_narrow(const std::string& prefix, int32_t bits, WeightStore& weights);
   void add_columns_by_key_head(bool joins_gates, bool joins_betas);
   Buffers layout(const StepBounds& bounds, Arena& arena) const;
   void project_rows(const ForwardContext& context, const LinearInput& in) const;
+  void project_narrow(const ForwardContext& context, const LinearInput& in) const;
   void run_delta(const ForwardContext& context, const LayerCache& cache) const;
 
   // All but the output's gates.
   [[nodiscard]] ReplayedColumns replayed_columns() const {
-    return {{{0, channels()}, {channels() + values(), 2 * delta_.num_value_heads}}};
+    return {{{0, channels()}, {channels() + values(), delta_.num_value_heads + decays()}}};
   }
 
   void run_output(const ForwardContext& context, const HalfOutput& out) const;
@@ -73,9 +77,14 @@ class DeltaMixer final : public Mixer {
 
   [[nodiscard]] int32_t channels() const { return 2 * keys() + values(); }
 
+  // Those of a row: of every head, or of each channel of the own heads' keys.
+  [[nodiscard]] int32_t decays() const {
+    return delta_.decays_channels() ? value_heads_.count * delta_.key_dim : delta_.num_value_heads;
+  }
+
   // Projected columns of a row, and all of them.
   [[nodiscard]] int32_t projected() const {
-    return channels() + values() + 2 * delta_.num_value_heads;
+    return channels() + values() + delta_.num_value_heads + decays();
   }
 
   [[nodiscard]] int64_t stride() const { return projected() + values(); }
@@ -86,6 +95,8 @@ class DeltaMixer final : public Mixer {
   const Portion key_heads_;    // those that they read
   Projection in_;
   Projection out_;
+  // Where channels decay apart: of what in_ gives last but one and last.
+  Projection decays_, gates_;
   DeviceFloats conv_;  // [taps][channels]
   DeviceFloats rate_, dt_bias_, norm_;
   std::vector<int32_t> key_of_value_;  // by value head, both counted among this rank's

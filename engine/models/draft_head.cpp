@@ -61,6 +61,7 @@ Expected<Projection> load_matrix(const Projection::Part& part,
 
 Expected<DeviceFloats> DraftHead::load_norm(const char* name, WeightStore& weights) const {
   SLUICE_TRY(std::vector<float> values, weights.vector(name, config_.hidden));
+  for (float& value : values) value += config_.norm_offset;
   return weights.place(std::move(values));
 }
 

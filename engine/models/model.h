@@ -97,6 +97,8 @@ struct HeadConfig {
   int32_t target_vocab = 0;    // rows of the embedding
   bool has_embedding = false;  // false: it uses the target's
   bool norm_before_residual = false;
+  // The next row's state is what the output layer reads. Of a target: of its module.
+  bool hands_on_normed = false;
   // The target's layers whose inputs the head reads, ascending; num_layers stands for the input of
   // the target's output layer.
   std::vector<int32_t> taps;
@@ -136,6 +138,7 @@ struct LayerConfig {
   bool values_are_keys = false;  // V is K's product, normed on its own and not rotated
   bool norms_qk = true;          // if the model has norms of q and k
   bool has_sinks = true;         // if the model has attention sinks
+  bool norms_outputs = false;    // as NormPlacement::kAfter in a model of kBefore
   // GateMulArgs::limit of its experts, and of its dense half or shared experts; 0: none.
   float expert_limit = 0;
   float dense_limit = 0;
@@ -172,6 +175,15 @@ struct DeltaConfig {
   // Value head h belongs to key head h % num_key_heads, as in llama.cpp's order; else to
   // h / (value heads of a key head).
   bool has_tiled_heads = false;
+  bool has_parts_apart = false;  // q, k and v have matrices and convolutions of their own
+  float beta_scale = 1;          // DeltaRuleArgs::beta_scale
+  float norm_eps = 0;            // of the norm of the output; 0: the model's
+  kernels::GateFunction gate_function = kernels::GateFunction::kSilu;
+  // Width of what two small matrices give, of which two others make the output's gates and the
+  // decay of each channel of a key; 0: gates are a product of the input, a decay is a head's.
+  int32_t gate_rank = 0;
+
+  [[nodiscard]] bool decays_channels() const { return gate_rank > 0; }
 };
 
 // Layers of Mamba-2, equal in a model.

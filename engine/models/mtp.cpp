@@ -4,6 +4,7 @@
 #include <algorithm>
 
 #include "engine/models/draft_head.h"
+#include "engine/weights/checkpoint.h"
 
 namespace sluice {
 namespace {
@@ -35,10 +36,11 @@ Expected<void> MtpHead::load(const ModelOptions& options, WeightStore& weights) 
   const char* const fc = state_first_ ? "he_proj" : "eh_proj";
   SLUICE_TRY(fc_,
              load_matrix({.stem = fc, .n = config_.hidden}, width_of_both(), options, weights));
-  hands_on_normed_ = !weights.has("shared_head_norm.weight");
+  const bool has_models_name = !weights.has("shared_head_norm.weight");
+  hands_on_normed_ = has_models_name || config_.head.hands_on_normed;
   SLUICE_TRY(
       output_norm_,
-      load_norm(hands_on_normed_ ? "output_norm.weight" : "shared_head_norm.weight", weights));
+      load_norm(has_models_name ? "output_norm.weight" : "shared_head_norm.weight", weights));
   SLUICE_TRY(embedding_norm_, load_norm("enorm.weight", weights));
   SLUICE_TRY(hidden_norm_, load_norm("hnorm.weight", weights));
   SLUICE_TRY(attention_norm_, load_norm("blk.0.attn_norm.weight", weights));
@@ -91,16 +93,16 @@ void MtpHead::logits(const ForwardContext& context, std::span<const int32_t> row
 
 const ModelSpec kMtpSpec = {.build = build_head<MtpHead>, .is_head = true};
 
-Expected<ModelConfig> mtp_config(const ModelConfig& target, const std::string& path) {
+Expected<ModelConfig> mtp_config(const ModelConfig& target, const Checkpoint& module) {
   const auto refuse = [&](const char* found) {
     return make_error(ErrorCode::kUnsupported,
-                      "speculative-config: " + path + ": a module behind a model with " + found +
-                          " is not supported",
+                      "speculative-config: " + module.path() + ": a module behind a model with " +
+                          found + " is not supported",
                       "speculative-config");
   };
   if (target.has(FfnKind::kBoth)) return refuse("experts beside dense halves");
-  if (target.norm_placement != NormPlacement::kBefore || target.norm_offset != 0 ||
-      target.norms_subtract_mean || target.parallel_halves) {
+  if (target.norm_placement != NormPlacement::kBefore || target.norms_subtract_mean ||
+      target.parallel_halves) {
     return refuse("norms of this kind");
   }
   if (target.residual_scale != 1) return refuse("scaled halves");
@@ -118,14 +120,20 @@ Expected<ModelConfig> mtp_config(const ModelConfig& target, const std::string& p
   KeyChoice& choice = config.layers.front().key_choice;
   if (choice == KeyChoice::kEarlier) choice = KeyChoice::kOwn;
   config.tied_embeddings = false;
-  // The module is a directory's, whatever the target's layout: the order of q's and k's rows, and
-  // the epsilon of latents' norms.
+  // What files of the module's kind have otherwise, whatever the target's: the order of q's and k's
+  // rows, what norms lack, and the epsilon of latents' norms.
+  const FileSpec* const spec = module.file_spec();
+  const bool is_file = module.kind() == CheckpointKind::kGguf;
+  const bool are_pairs = is_file && spec != nullptr && spec->pairs_rows_in_gguf;
   for (kernels::RopeParams& rope : config.ropes) {
-    if (!target.has_latents()) rope.style = kernels::RopeStyle::kHalves;
+    if (target.has_latents()) continue;
+    rope.style = are_pairs ? kernels::RopeStyle::kInterleaved : kernels::RopeStyle::kHalves;
   }
-  config.latent.norm_eps = LatentConfig().norm_eps;
+  config.norm_offset = is_file || spec == nullptr ? 0 : spec->norm_offset;
+  config.latent.norm_eps = is_file ? target.norm_eps : LatentConfig().norm_eps;
   config.head = {.target_hidden = target.hidden,
                  .target_vocab = target.vocab_size,
+                 .hands_on_normed = target.head.hands_on_normed,
                  .taps = {target.num_layers}};
   return config;
 }

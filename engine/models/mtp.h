@@ -18,9 +18,9 @@ namespace sluice {
 // CheckpointPart::kNextToken.
 extern const ModelSpec kMtpSpec;
 
-// Returns the configuration of the module of such a target. kUnsupported, naming `path` and what
-// was found: a target with experts, with norms elsewhere than before its halves, with scaled
-// halves, or without a layer that attends to every token.
-Expected<ModelConfig> mtp_config(const ModelConfig& target, const std::string& path);
+// Returns the configuration of this module, whose checkpoint is CheckpointPart::kNextToken, of such
+// a target. kUnsupported, naming its path and what was found: a target with norms elsewhere than
+// before its halves, with scaled halves, or without a layer that attends to every token.
+Expected<ModelConfig> mtp_config(const ModelConfig& target, const Checkpoint& module);
 
 }  // namespace sluice

@@ -1,10 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // OLMo 2: norms of the outputs of each half, and of whole rows of q and k. OLMo 3: three windowed
 // layers for each full one, and scaled rotation only in full ones; GGUF uses one name for both.
+// OLMo-Hybrid: the gated delta rule behind norms of its inputs in most layers. Directories only.
 #include <algorithm>
 
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
+#include "engine/models/recurrent_layers.h"
 #include "engine/models/rope_reader.h"
 
 namespace sluice {
@@ -44,6 +46,54 @@ Expected<void> configure_olmo2(const Checkpoint& checkpoint, ModelConfig& config
   return {};
 }
 
+constexpr KeyDefault kOlmoHybridDefaults[] = {
+    {"num_attention_heads", 30U},
+    {"max_position_embeddings", 65536U},
+    {"rms_norm_eps", 1e-6},
+    {"linear_conv_kernel_dim", 4U},
+    {"linear_allow_neg_eigval", true},
+};
+
+// A null in its place means no rotation.
+constexpr KeyDefault kOlmoHybridRopeDefaults[] = {{"rope_theta", 10000.0}};
+
+constexpr TensorName kOlmoHybridNames[] = {
+    {"attention_layer_norm", "attn_norm"},
+    {"feedforward_layer_norm", "ffn_norm"},
+    {"post_attention_layernorm", "post_attention_norm"},
+    {"post_feedforward_layernorm", "post_ffw_norm"},
+    {"linear_attn.q_proj", "delta_q"},
+    {"linear_attn.k_proj", "delta_k"},
+    {"linear_attn.v_proj", "delta_v"},
+    {"linear_attn.g_proj", "delta_gate"},
+    {"linear_attn.b_proj", "delta_beta"},
+    {"linear_attn.a_proj", "delta_alpha"},
+    {"linear_attn.q_conv1d", "delta_conv_q"},
+    {"linear_attn.k_conv1d", "delta_conv_k"},
+    {"linear_attn.v_conv1d", "delta_conv_v"},
+    {"linear_attn.A_log", "delta_log_rate.weight"},
+    {"linear_attn.dt_bias", "delta_dt.bias"},
+    {"linear_attn.o_norm", "delta_norm"},
+    {"linear_attn.o_proj", "delta_out"},
+};
+
+Expected<void> configure_olmo_hybrid(const Checkpoint& checkpoint, ModelConfig& config) {
+  const Metadata& metadata = checkpoint.metadata();
+  config.qk_norm = QkNorm::kRow;
+  SLUICE_TRY_VOID(read_recurrent_layers(checkpoint, MixerKind::kDelta, 4, config));
+  SLUICE_TRY_VOID(read_delta(checkpoint, config));
+  SLUICE_TRY(const bool doubles, metadata.get_bool_or("ssm.doubles_beta", true));
+  config.delta.has_parts_apart = true;
+  config.delta.beta_scale = doubles ? 2 : 1;
+  config.delta.norm_eps = 1e-5F;  // that of the class, whatever the file says of others
+  const bool rotates = metadata.has("rope.freq_base");
+  for (LayerConfig& layer : config.layers) {
+    layer.norms_outputs = layer.mixer == MixerKind::kAttention;
+    if (!rotates) layer.rope = -1;
+  }
+  return {};
+}
+
 }  // namespace
 
 extern const ModelSpec kOlmo2Spec;
@@ -67,5 +117,15 @@ const ModelSpec kOlmo3Spec = {.files = {.gguf = "olmo2",
                               .build = build_decoder,
                               .takes_gguf = is_olmo3,
                               .hf_keys = kOlmo3HfKeys};
+
+extern const ModelSpec kOlmoHybridSpec;
+const ModelSpec kOlmoHybridSpec = {.files = {.model_type = "olmo_hybrid",
+                                             .class_name = "OlmoHybridForCausalLM",
+                                             .defaults = kOlmoHybridDefaults,
+                                             .rope_defaults = kOlmoHybridRopeDefaults,
+                                             .layer_types = LayerTypes::kRecurrent,
+                                             .names = kOlmoHybridNames},
+                                   .configure = configure_olmo_hybrid,
+                                   .build = build_decoder};
 
 }  // namespace sluice

@@ -99,6 +99,7 @@ Expected<void> configure_next(const Checkpoint& checkpoint, ModelConfig& config)
   config.gates_with_queries = true;
   config.fused_qkv = false;
   config.moe.gated_shared = true;
+  config.head.hands_on_normed = true;  // of its module
   SLUICE_TRY(config.moe.router.normalize, metadata.get_bool_or("expert_weights_norm", true));
   SLUICE_TRY(const int32_t every, metadata.get_count_or("decoder_sparse_step", 1024, 1));
   if (every != 1) {

@@ -41,7 +41,7 @@ constexpr KeyDefault kQwen3VlMoeDefaults[] = {
 // The router normalizes, whatever a file says.
 constexpr RequiredNumber kQwen3VlMoeRequired[] = {{"decoder_sparse_step", 1}};
 
-constexpr std::string_view kQwen2HfKeys[] = {"use_sliding_window"};
+constexpr std::string_view kQwenVlHfKeys[] = {"use_sliding_window"};
 
 constexpr std::string_view kQwen3VlMoeHfKeys[] = {"num_experts",
                                                 "num_experts_per_tok",
@@ -116,7 +116,7 @@ const ModelSpec kQwen2VlFileSpec = {.files = {.gguf = "qwen2vl",
                                               .class_name = "Qwen2ForCausalLM"},
                                     .configure = configure_qwen2_vl,
                                     .build = build_decoder,
-                                    .hf_keys = kQwen2HfKeys};
+                                    .hf_keys = kQwenVlHfKeys};
 
 extern const ModelSpec kQwen3VlFileSpec;
 const ModelSpec kQwen3VlFileSpec = {.files = {.gguf = "qwen3vl",

@@ -60,6 +60,7 @@ extern const ModelSpec kInternLm3Spec;
 extern const ModelSpec kJais2Spec;
 extern const ModelSpec kKimiK2Spec;
 extern const ModelSpec kLfm2Spec;
+extern const ModelSpec kKimiLinearSpec;
 extern const ModelSpec kLfm2MoeSpec;
 extern const ModelSpec kLlama4Spec;
 extern const ModelSpec kLlamaSpec;
@@ -83,6 +84,7 @@ extern const ModelSpec kNomicBertMoeSpec;
 extern const ModelSpec kNomicBertSpec;
 extern const ModelSpec kOlmo2Spec;
 extern const ModelSpec kOlmo3Spec;
+extern const ModelSpec kOlmoHybridSpec;
 extern const ModelSpec kOlmoeSpec;
 extern const ModelSpec kOptSpec;
 extern const ModelSpec kPhi3Spec;
@@ -122,16 +124,16 @@ constexpr std::array kSpecs = {
     &kGlm4vSpec, &kGlmMoeDsaSpec, &kGpt2Spec, &kGptJSpec, &kGptOssSpec, &kGranite4Spec,
     &kGraniteHybridSpec, &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec, &kGteSpec,
     &kHeliumSpec, &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kInternLm2FileSpec,
-    &kInternLm2Spec, &kInternLm3Spec, &kJais2Spec, &kKimiK2Spec, &kLfm2MoeSpec, &kLfm2Spec,
-    &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec, &kMiniCpm3Spec, &kMiniCpmSpec,
+    &kInternLm2Spec, &kInternLm3Spec, &kJais2Spec, &kKimiK2Spec, &kKimiLinearSpec, &kLfm2MoeSpec,
+    &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec, &kMiniCpm3Spec, &kMiniCpmSpec,
     &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec, &kMistral4Spec, &kMistralSpec,
     &kMixtralSpec, &kModernBertSpec, &kNemotronHMoeSpec, &kNemotronHSpec, &kNemotronSpec,
     &kNeoxSpec, &kNewSpec, &kNomicBertMoeSpec, &kNomicBertSpec, &kOlmo2Spec, &kOlmo3Spec,
-    &kOlmoeSpec, &kOptSpec, &kPhi3Spec, &kPhi4MmSpec, &kPhiSpec, &kQwen25VlSpec, &kQwen2MoeSpec,
-    &kQwen2Spec, &kQwen2VlFileSpec, &kQwen2VlSpec, &kQwen35MoeSpec, &kQwen35Spec, &kQwen3MoeSpec,
-    &kQwen3NextSpec, &kQwen3Spec, &kQwen3VlFileSpec, &kQwen3VlMoeFileSpec, &kQwen3VlMoeSpec,
-    &kQwen3VlSpec, &kRobertaSpec, &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec, &kStableLmSpec,
-    &kStarCoder2Spec, &kStep3p5Spec, &kXlmRobertaSpec,
+    &kOlmoHybridSpec, &kOlmoeSpec, &kOptSpec, &kPhi3Spec, &kPhi4MmSpec, &kPhiSpec, &kQwen25VlSpec,
+    &kQwen2MoeSpec, &kQwen2Spec, &kQwen2VlFileSpec, &kQwen2VlSpec, &kQwen35MoeSpec, &kQwen35Spec,
+    &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kQwen3VlFileSpec, &kQwen3VlMoeFileSpec,
+    &kQwen3VlMoeSpec, &kQwen3VlSpec, &kRobertaSpec, &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec,
+    &kStableLmSpec, &kStarCoder2Spec, &kStep3p5Spec, &kXlmRobertaSpec,
 };
 
 template <typename Is>

@@ -21,37 +21,22 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kMaxRules = 1000;
 constexpr int kMaxDepth = 4;
 
-constexpr std::string_view kLinearNames[] = {"attn_q",
-                                             "attn_k",
-                                             "attn_v",
-                                             "attn_qkv",
-                                             "attn_q_a",
-                                             "attn_q_b",
-                                             "attn_kv_a_mqa",
-                                             "attn_output",
-                                             "ffn_gate",
-                                             "ffn_up",
-                                             "ffn_down",
-                                             "ffn_gate_exps",
-                                             "ffn_up_exps",
-                                             "ffn_down_exps",
-                                             "ffn_gate_shexp",
-                                             "ffn_up_shexp",
-                                             "ffn_down_shexp",
-                                             "ffn_latent_down",
-                                             "ffn_latent_up",
-                                             "mamba_in",
-                                             "mamba_out",
-                                             "delta_qkv",
-                                             "delta_gate",
-                                             "delta_qkvz",
-                                             "delta_out",
-                                             "conv_in",
-                                             "conv_out"};
+constexpr std::string_view kLinearNames[] = {
+    "attn_q",       "attn_k",         "attn_v",          "attn_qkv",      "attn_q_a",
+    "attn_q_b",     "attn_kv_a_mqa",  "attn_output",     "ffn_gate",      "ffn_up",
+    "ffn_down",     "ffn_gate_exps",  "ffn_up_exps",     "ffn_down_exps", "ffn_gate_shexp",
+    "ffn_up_shexp", "ffn_down_shexp", "ffn_latent_down", "ffn_latent_up", "mamba_in",
+    "mamba_out",    "delta_q",        "delta_k",         "delta_v",       "delta_qkv",
+    "delta_gate",   "delta_qkvz",     "delta_out",       "conv_in",       "conv_out"};
 
 // What recurrent layers read as vectors, although files have it in two dimensions.
-constexpr std::string_view kVectorNames[] = {
-    "mamba_conv", "mamba_skip", "delta_conv", "conv_kernel"};
+constexpr std::string_view kVectorNames[] = {"mamba_conv",
+                                             "mamba_skip",
+                                             "delta_conv",
+                                             "delta_conv_q",
+                                             "delta_conv_k",
+                                             "delta_conv_v",
+                                             "conv_kernel"};
 
 struct LayerName {
   int32_t layer = -1;
@@ -451,12 +436,15 @@ std::string budget_name(const std::string& gguf_name) {
 }
 
 std::string joined_name(const std::string& gguf_name) {
-  constexpr std::array<std::pair<std::string_view, std::string_view>, 6> kJoined = {
+  constexpr std::array<std::pair<std::string_view, std::string_view>, 9> kJoined = {
       {{".attn_q.", ".attn_qkv."},
        {".attn_k.", ".attn_qkv."},
        {".attn_v.", ".attn_qkv."},
        {".ffn_gate.", ".ffn_up."},
        {".delta_gate.", ".delta_qkv."},
+       {".delta_q.", ".delta_qkv."},
+       {".delta_k.", ".delta_qkv."},
+       {".delta_v.", ".delta_qkv."},
        {".ffn_gate_exps.", ".ffn_up_exps."}}};
   for (const auto& [part, whole] : kJoined) {
     const size_t at = gguf_name.find(part);

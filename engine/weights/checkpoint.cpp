@@ -78,6 +78,20 @@ uint64_t take_next_token_layers(Metadata& metadata) {
   return *all - *modules;
 }
 
+// The name, in a file of one layer, of a tensor of the first module behind so many layers; empty:
+// it is another's, or a copy of the model's.
+std::string next_token_name_of_gguf(std::string_view stored, uint64_t num_layers) {
+  const std::string layer = "blk." + std::to_string(num_layers) + ".";
+  if (!stored.starts_with(layer)) return "";
+  stored.remove_prefix(layer.size());
+  constexpr std::string_view kOwn = "nextn.";
+  if (!stored.starts_with(kOwn)) return "blk.0." + std::string(stored);
+  stored.remove_prefix(kOwn.size());
+  const bool is_copy =
+      stored.starts_with("embed_tokens.") || stored.starts_with("shared_head_head.");
+  return is_copy ? "" : std::string(stored);
+}
+
 class GgufCheckpoint final : public Checkpoint {
  public:
   // kDataLoss: two tensors have the same name to us. Names within a file are unique, and across
@@ -86,7 +100,8 @@ class GgufCheckpoint final : public Checkpoint {
 
   GgufCheckpoint(std::string path,
                  std::vector<std::unique_ptr<GgufFile>> parts,
-                 std::string architecture)
+                 std::string architecture,
+                 CheckpointPart wanted)
       : Checkpoint(std::move(path), CheckpointKind::kGguf, std::move(architecture)),
         parts_(std::move(parts)) {
     file_spec_ = find_gguf_spec(architecture_);
@@ -94,11 +109,14 @@ class GgufCheckpoint final : public Checkpoint {
     const uint64_t num_layers = take_next_token_layers(metadata_);
     for (const auto& part : parts_) {
       for (const GgufTensor& tensor : part->tensors()) {
-        if (layer_of(tensor.name) >= num_layers) {
-          left_out_.emplace_back(tensor.name);
+        const bool is_module = layer_of(tensor.name) >= num_layers;
+        const std::string name =
+            is_module ? next_token_name_of_gguf(tensor.name, num_layers) : std::string(tensor.name);
+        if (is_module != (wanted == CheckpointPart::kNextToken) || name.empty()) {
+          if (wanted == CheckpointPart::kModel) left_out_.emplace_back(tensor.name);
           continue;
         }
-        add_tensor({.name = name_of_gguf(tensor.name, file_spec_),
+        add_tensor({.name = name_of_gguf(name, file_spec_),
                     .stored_name = std::string(tensor.name),
                     .num_dims = tensor.num_dims,
                     .dims = {tensor.dims[0], tensor.dims[1], tensor.dims[2], tensor.dims[3]},
@@ -168,12 +186,6 @@ Expected<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path,
 
   if (stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode))
     return open_hf_checkpoint(path, format, part);
-  if (part == CheckpointPart::kNextToken) {
-    return make_error(ErrorCode::kUnsupported,
-                      path +
-                          ": modules that guess further tokens: found a file, expected a "
-                          "directory with config.json");
-  }
   if (format == LoadFormat::kDummy) {
     return make_error(ErrorCode::kInvalidArgument,
                       path +
@@ -181,15 +193,16 @@ Expected<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path,
                           "config.json",
                       "load-format");
   }
-  return open_gguf_checkpoint(path);
+  return open_gguf_checkpoint(path, part);
 }
 
-Expected<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(const std::string& path) {
+Expected<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(const std::string& path,
+                                                           CheckpointPart part) {
   SLUICE_TRY(auto parts, open_gguf_parts(path));
   SLUICE_TRY(const std::string_view name, parts.front()->get_string("general.architecture"));
   std::string architecture(name);
   auto checkpoint =
-      std::make_unique<GgufCheckpoint>(path, std::move(parts), std::move(architecture));
+      std::make_unique<GgufCheckpoint>(path, std::move(parts), std::move(architecture), part);
   SLUICE_TRY_VOID(checkpoint->index());
   return checkpoint;
 }

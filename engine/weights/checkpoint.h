@@ -46,8 +46,8 @@ enum class CheckpointKind : uint8_t { kGguf, kHuggingFace };
 class Checkpoint {
  public:
   // Opens a GGUF file, any part of a split one, or a directory with config.json and safetensors.
-  // kUnsupported or kDataLoss with one line "file: field: found X, expected Y". kNextToken is read
-  // only from directories; there are no tensors if they lack the module.
+  // kUnsupported or kDataLoss with one line "file: field: found X, expected Y". There are no
+  // tensors of kNextToken if there is no module.
   static Expected<std::unique_ptr<Checkpoint>> open(const std::string& path,
                                                     LoadFormat format = LoadFormat::kAuto,
                                                     CheckpointPart part = CheckpointPart::kModel);
@@ -126,7 +126,8 @@ class Checkpoint {
   std::unordered_map<std::string_view, size_t> by_name_;
 };
 
-Expected<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(const std::string& path);
+Expected<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(
+    const std::string& path, CheckpointPart part = CheckpointPart::kModel);
 Expected<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::string& directory,
                                                          LoadFormat format,
                                                          CheckpointPart part);

@@ -25,7 +25,7 @@ constexpr size_t kMaxArray = 1 << 16;
 // A key of metadata.h and its equivalent keys in the file; the first present one wins.
 struct Row {
   const char* key;
-  const char* spellings[6] = {};
+  const char* spellings[7] = {};
 };
 
 constexpr Row kRows[] = {
@@ -42,7 +42,8 @@ constexpr Row kRows[] = {
     {"attention.head_count", {"num_attention_heads", "n_head"}},
     {"attention.head_count_kv", {"num_key_value_heads", "num_attention_groups"}},
     {"attention.key_length", {"head_dim", "attention_head_dim"}},
-    {"context_length", {"max_position_embeddings", "max_trained_positions", "n_positions", "seq_length"}},
+    {"context_length",
+     {"max_position_embeddings", "max_trained_positions", "n_positions", "seq_length", "model_max_length"}},
     {"vocab_size", {"vocab_size"}},
     {"attention.layer_norm_epsilon", {"layer_norm_eps", "norm_eps", "layer_norm_epsilon", "norm_epsilon"}},
     {"attention.layer_norm_rms_epsilon",
@@ -76,7 +77,7 @@ constexpr Row kRows[] = {
     {"residual_scale", {"residual_multiplier"}},
     {"depth_scale", {"scale_depth"}},
     {"logit_base", {"dim_model_base"}},
-    {"expert_score", {"score_function"}},
+    {"expert_score", {"score_function", "moe_router_activation_func"}},
     {"logit_scale", {"logits_scaling"}},
     {"expert_count", {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}},
     {"expert_used_count",
@@ -85,9 +86,11 @@ constexpr Row kRows[] = {
       "moe_k",
       "moe_topk",
       "top_k_experts",
-      "moe_top_k"}},
+      "moe_top_k",
+      "num_experts_per_token"}},
     {"expert_feed_forward_length", {"moe_intermediate_size"}},
-    {"expert_weights_norm", {"norm_topk_prob", "norm_expert_weight", "moe_normalize_expert_weights"}},
+    {"expert_weights_norm",
+     {"norm_topk_prob", "norm_expert_weight", "moe_normalize_expert_weights", "moe_renormalize"}},
     {"expert_weights_scale",
      {"routed_scaling_factor",
       "router_scaling_factor",
@@ -102,7 +105,7 @@ constexpr Row kRows[] = {
     {"moe_latent_size", {"moe_latent_size"}},
     {"swiglu_clamp_exp", {"swiglu_limits"}},
     {"swiglu_clamp_shexp", {"swiglu_limits_shared"}},
-    {"expert_group_count", {"n_group"}},
+    {"expert_group_count", {"n_group", "num_expert_group"}},
     {"expert_group_used_count", {"topk_group"}},
     {"leading_dense_block_count",
      {"first_k_dense_replace", "moe_layer_start_index", "num_dense_layers"}},
@@ -119,15 +122,16 @@ constexpr Row kRows[] = {
     {"ffn_width_unit", {"block_multiple_of"}},
     {"expert_choice_bias", {"use_expert_bias"}},
     {"attention.full_layers", {"full_attn_idxs", "attn_layer_indices"}},
-    {"ssm.conv_kernel",
-     {"linear_conv_kernel_dim", "conv_L_cache", "mamba_d_conv", "conv_kernel"}},
-    {"ssm.state_size", {"linear_key_head_dim", "mamba_d_state", "ssm_state_size"}},
+    {"ssm.conv_kernel", {"linear_conv_kernel_dim", "conv_L_cache", "mamba_d_conv", "conv_kernel"}},
+    {"ssm.state_size",
+     {"linear_key_head_dim", "mamba_d_state", "ssm_state_size", "linear_head_dim"}},
     {"ssm.value_head_size", {"linear_value_head_dim", "mamba_d_head", "mamba_head_dim"}},
-    {"ssm.group_count", {"linear_num_key_heads", "mamba_n_groups", "n_groups"}},
+    {"ssm.group_count", {"linear_num_key_heads", "mamba_n_groups", "n_groups", "linear_num_heads"}},
     {"ssm.time_step_rank", {"linear_num_value_heads", "mamba_n_heads", "mamba_num_heads"}},
     {"ssm.expand", {"mamba_expand"}},
     {"ssm.step_limits", {"time_step_limit"}},
     {"ssm.activation", {"mamba_hidden_act"}},
+    {"ssm.doubles_beta", {"linear_allow_neg_eigval"}},
     {"ssm.inner_size", {"mamba_d_ssm"}},
     {"ssm.has_norm", {"mamba_rms_norm"}},
     {"ssm.norm_before_gate", {"mamba_norm_before_gate"}},
@@ -139,6 +143,7 @@ constexpr Row kRows[] = {
     {"attention.key_scale", {"key_multiplier"}},
     {"ffn_scales", {"mlp_multipliers"}},
     {"no_rope_layers", {"no_rope_layers"}},
+    {"attention.lacks_positions", {"mla_use_nope"}},
     {"no_rope_layer_interval", {"no_rope_layer_interval"}},
     {"use_sliding_window", {"use_sliding_window"}},
     {"max_window_layers", {"max_window_layers"}},
@@ -202,6 +207,13 @@ constexpr Row kNewLayoutRows[] = {{"attention.head_count_kv", {"num_kv_heads"}}}
 constexpr Row kOtherAttentionRows[] = {
     {"attention.head_count_swa", {"num_attention_heads"}},
     {"attention.head_count_kv_swa", {"num_attention_groups"}},
+};
+
+// Kimi-Linear's delta layers.
+constexpr Row kLinearAttentionRows[] = {
+    {"ssm.state_size", {"head_dim"}},
+    {"ssm.group_count", {"num_heads"}},
+    {"ssm.conv_kernel", {"short_conv_kernel_size"}},
 };
 
 constexpr Row kLocalRopeRows[] = {
@@ -269,6 +281,16 @@ void take_common_rows(const Json& config, Metadata& metadata) {
   if (newer != nullptr && *newer == true) take_rows(config, kNewLayoutRows, "", metadata);
 }
 
+// Takes the rows of an object inside another one, if it is there.
+template <size_t N>
+void take_rows_of(const Json& parent,
+                  const std::string& name,
+                  const Row (&rows)[N],
+                  Metadata& metadata) {
+  const Json* object = json_field(parent, name);
+  if (object != nullptr && object->is_object()) take_rows(*object, rows, name + ".", metadata);
+}
+
 // The key of metadata.h that this spelling of config.json has.
 const char* key_of(std::string_view spelling) {
   const auto is_it = [spelling](const Row& row) {
@@ -315,9 +337,7 @@ Expected<void> take_listed_rotations(const Json& config, Metadata& metadata) {
   constexpr Listed kListed[] = {
       {"rope_theta", "rope.freq_base", "rope.freq_base_swa"},
       {"partial_rotary_factors", "partial_rotary_factor", "partial_rotary_factor_swa"}};
-  if (const Json* other = json_field(config, "attention_other_setting"); other && other->is_object()) {
-    take_rows(*other, kOtherAttentionRows, "attention_other_setting.", metadata);
-  }
+  take_rows_of(config, "attention_other_setting", kOtherAttentionRows, metadata);
   const Expected<std::vector<double>> local = metadata.get_numbers("attention.sliding_layers");
   for (const Listed& row : kListed) {
     const Json* list = json_field(config, row.spelling);
@@ -433,6 +453,7 @@ void take_layer_lists(const Json& config, const FileSpec& spec, Metadata& metada
   take_layer_types(config, spec.has_unlike_layers, metadata);
   take_ffn_types(config, metadata);
   take_layer_kinds(config, metadata);
+  take_counted_layers(config, metadata);
   take_step_limits(config, metadata);
   take_indexer_types(config, metadata);
 }
@@ -489,9 +510,8 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
     }
   }
   take_common_rows(config, result.metadata);
-  if (const Json* eagle = json_field(root, "eagle_config"); eagle != nullptr && eagle->is_object()) {
-    take_rows(*eagle, kEagleRows, "eagle_config.", result.metadata);
-  }
+  take_rows_of(root, "eagle_config", kEagleRows, result.metadata);
+  take_rows_of(config, "linear_attn_config", kLinearAttentionRows, result.metadata);
   take_rope(config, result.metadata);
   rename_early_longrope(spec, result.metadata);
   if (!config.contains("rope_parameters") && !config.contains("rope_scaling")) {

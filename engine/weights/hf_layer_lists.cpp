@@ -129,6 +129,19 @@ void take_layer_kinds(const Json& config, Metadata& metadata) {
   metadata.set("attention.recurrent_layers", place, std::move(recurrent));
 }
 
+void take_counted_layers(const Json& config, Metadata& metadata) {
+  const Json* lists = json_field(config, "linear_attn_config");
+  const Json* full = lists == nullptr ? nullptr : json_field(*lists, "full_attn_layers");
+  const Expected<uint64_t> layers = metadata.get_uint("block_count");
+  if (full == nullptr || !full->is_array() || !layers || *layers > kMostLayers) return;
+  std::vector<double> recurrent(static_cast<size_t>(*layers), 1);
+  for (const Json& number : *full) {  // from 1 on
+    if (!number.is_number_unsigned() || number.get<uint64_t>() - 1 >= *layers) continue;
+    recurrent[number.get<size_t>() - 1] = 0;
+  }
+  metadata.set("attention.recurrent_layers", "linear_attn_config", std::move(recurrent));
+}
+
 void take_step_limits(const Json& config, Metadata& metadata) {
   const Json* limits = json_field(config, "time_step_limit");
   if (limits == nullptr || !limits->is_array() || limits->size() != 2) return;

@@ -22,6 +22,9 @@ void take_ffn_types(const nlohmann::json& config, Metadata& metadata);
 // -1 for what is none of them.
 void take_layer_kinds(const nlohmann::json& config, Metadata& metadata);
 
+// Reads Kimi-Linear's list of layers that are not recurrent, counted from 1.
+void take_counted_layers(const nlohmann::json& config, Metadata& metadata);
+
 // Reads the limits of recurrent layers' steps, of which the larger one may be infinite: no number
 // of JSON, it is spelled as null, a text or an object.
 void take_step_limits(const nlohmann::json& config, Metadata& metadata);

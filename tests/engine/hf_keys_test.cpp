@@ -87,6 +87,16 @@ TEST(HfKeys, WhatALayerOfOneHalfCannotBeIsRefused) {
   EXPECT_EQ(refusal("nemotron-h", "time_step_limit", {0.1, nullptr}), "");
 }
 
+TEST(HfKeys, KimiLinearsLayersRotateNothingAndAreListed) {
+  constexpr const char* kName = "kimi-linear-published";
+  EXPECT_EQ(refusal(kName, "mla_use_nope", true), "");
+  EXPECT_NE(refusal(kName, "mla_use_nope", false).find("mla_use_nope: found false, expected true"),
+            std::string::npos);
+  EXPECT_NE(refusal(kName, "linear_attn_config", nullptr).find("found nothing"), std::string::npos);
+  EXPECT_NE(refusal(kName, "moe_router_activation_func", "softmax").find("found \"softmax\""),
+            std::string::npos);
+}
+
 TEST(HfKeys, FactorsThatHaveNoPlaceAreRefused) {
   const auto expect_refused = [](const char* key, const nlohmann::json& value, const char* what) {
     const std::string error = refusal("falcon-h1", key, value);

@@ -425,7 +425,8 @@ TEST(HfConfig, PublishedOnesWithOtherNumbersAreRefused) {
   }
 }
 
-// block_count counts modules that guess further tokens; one layer too many would be built.
+// block_count counts modules that guess further tokens; one layer too many would be built. Read on
+// its own, the first is a model of one layer, without copies of the others' ends.
 TEST(GgufKeys, ModulesBehindTheLayersAreNoLayers) {
   TinyGguf file("llama");
   file.add_dense();
@@ -437,6 +438,24 @@ TEST(GgufKeys, ModulesBehindTheLayersAreNoLayers) {
   EXPECT_EQ(planned->model.num_layers, 1);
   EXPECT_EQ(planned->checkpoint->left_out(),
             std::vector<std::string>{"blk.1.nextn.eh_proj.weight"});
+
+  file.set("block_count", 3U);
+  file.set("nextn_predict_layers", 2U);
+  for (const char* name : {"attn_norm", "nextn.shared_head_norm", "nextn.shared_head_head"}) {
+    file.add("blk.1." + std::string(name) + ".weight", {32});
+  }
+  file.add("blk.2.nextn.enorm.weight", {32});
+  const auto longer = file.plan();
+  ASSERT_TRUE(longer.has_value()) << longer.error().message;
+  EXPECT_EQ(longer->checkpoint->left_out().size(), 5U);
+  const auto module = Checkpoint::open(
+      longer->checkpoint->path(), LoadFormat::kAuto, CheckpointPart::kNextToken);
+  ASSERT_TRUE(module.has_value()) << module.error().message;
+  std::vector<std::string> names;
+  for (const CheckpointTensor& tensor : (*module)->tensors()) names.push_back(tensor.name);
+  EXPECT_EQ(names,
+            (std::vector<std::string>{
+                "eh_proj.weight", "blk.0.attn_norm.weight", "shared_head_norm.weight"}));
 }
 
 TEST(GgufKeys, GroupsOfExpertsMustHoldTheChoice) {

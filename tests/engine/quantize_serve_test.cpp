@@ -343,7 +343,12 @@ TEST_F(QuantizeServe, FilesWithLatentsAnswerAsTheirDecodedWeights) {
 TEST_F(QuantizeServe, RecurrentLayersKeepWhatIsNoMatrix) {
   const std::string models = kData + "/models/";
   for (const char* scheme : {"Q4_0", "Q4_K_M", "Q8_0"}) {
-    for (const char* name : {"engine-delta", "engine-conv", "engine-mamba", "engine-halves", "engine-two-mixers"}) {
+    for (const char* name : {"engine-delta",
+                             "engine-conv",
+                             "engine-mamba",
+                             "engine-halves",
+                             "engine-two-mixers",
+                             "engine-channels"}) {
       EXPECT_TRUE(check(models + name + ".gguf", scheme, scheme)) << name << " " << scheme;
     }
   }
@@ -355,7 +360,8 @@ TEST_F(QuantizeServe, RecurrentLayersKeepWhatIsNoMatrix) {
   for (const char* coded : {"ssm_in.weight", "ssm_out.weight"}) {
     EXPECT_EQ(tensor(std::string("blk.0.") + coded)["scheme"], "Q4_0") << coded;
   }
-  for (const char* name : {"qwen3-5", "lfm2", "bamba", "falcon-h1", "nemotron-h-moe"}) {
+  for (const char* name :
+       {"qwen3-5", "lfm2", "bamba", "falcon-h1", "nemotron-h-moe", "olmo-hybrid", "kimi-linear"}) {
     EXPECT_TRUE(check(models + name, "int8", "int8")) << name;
   }
   quantize({.input = models + "qwen3-5", .output = {}, .to = "int8", .verify = true}, "delta");

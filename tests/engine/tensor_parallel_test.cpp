@@ -187,6 +187,14 @@ TEST(TensorParallel, RecurrentLayersGiveTheBitsOfOneRank) {
       {"granite-hybrid-dense", mamba(12, 32, 1)},
       {"bamba", mamba(8, 32, 8)},
       {"bamba-limits", mamba(8, 64, 4)},
+      // Three matrices and convolutions, and norms of whole rows of q and k.
+      {"olmo-hybrid", heads(4, 8, 32)},
+      // Channels that decay apart, beside latents.
+      {"kimi-linear",
+       {{"linear_num_heads", 8},
+        {"linear_head_dim", 32},
+        {"v_head_dim", 32},
+        {"moe_intermediate_size", 288}}},
   };
   for (const auto& [name, changes] : models) {
     const TemporaryFolder folder;

@@ -156,13 +156,20 @@ constexpr float kScale = 0.17677669F;
 struct Delta {
   std::vector<float> qkv, b, a, rate, dt_bias;
   std::vector<int32_t> key_heads;
+  bool decays_channels;
+  int32_t num_gates;  // of a row of a; one of b is as wide
+  float beta_scale;
 
-  explicit Delta(std::vector<int32_t> heads) : key_heads(std::move(heads)) {
+  explicit Delta(std::vector<int32_t> heads, bool by_channel = false, float scale = 1)
+      : key_heads(std::move(heads)),
+        decays_channels(by_channel),
+        num_gates(by_channel ? kValueHeads * kKeyDim : kValueHeads),
+        beta_scale(scale) {
     Random random(11);
     qkv = random.normals(kTokens * kWidth);
-    b = random.normals(kTokens * kValueHeads);
-    a = random.normals(kTokens * kValueHeads);
-    dt_bias = random.normals(kValueHeads);
+    b = random.normals(static_cast<size_t>(kTokens * num_gates));
+    a = random.normals(static_cast<size_t>(kTokens * num_gates));
+    dt_bias = random.normals(static_cast<size_t>(num_gates));
     for (int32_t i = 0; i < kValueHeads; ++i) rate.push_back(-0.1F - random.uniform());
   }
 
@@ -182,17 +189,19 @@ struct Delta {
                   .k = at + kKeyHeads * kKeyDim,
                   .v = at + 2 * kKeyHeads * kKeyDim,
                   .qkv_stride = kWidth,
-                  .b = beta.data() + begin * kValueHeads,
-                  .a = decay.data() + begin * kValueHeads,
-                  .gate_stride = kValueHeads,
+                  .b = beta.data() + begin * num_gates,
+                  .a = decay.data() + begin * num_gates,
+                  .gate_stride = num_gates,
                   .rate = rate.data(),
                   .dt_bias = dt_bias.data(),
+                  .decays_channels = decays_channels,
                   .key_heads = key_heads,
                   .num_rows = num_rows,
                   .num_key_heads = kKeyHeads,
                   .key_dim = kKeyDim,
                   .value_dim = kValueDim,
                   .scale = kScale,
+                  .beta_scale = beta_scale,
                   .out = out.data() + int64_t{begin} * kOutWidth,
                   .out_stride = kOutWidth,
                   .state = state});
@@ -225,17 +234,25 @@ struct Delta {
     const std::vector<double> q = unit(row + key);
     const std::vector<double> k = unit(row + kKeyHeads * kKeyDim + key);
     const float* const v = row + 2 * kKeyHeads * kKeyDim + h * kValueDim;
-    const auto gate = static_cast<size_t>(t * kValueHeads + h);
-    const auto head = static_cast<size_t>(h);
-    const double beta = 1 / (1 + std::exp(-double{b[gate]}));
-    const double softplus = std::log1p(std::exp(double{a[gate]} + dt_bias[head]));
-    const double decay = std::exp(rate[head] * softplus);
+    const double beta =
+        beta_scale / (1 + std::exp(-double{b[static_cast<size_t>(t * num_gates + h)]}));
+    std::vector<double> decay(kKeyDim);
+    for (int32_t i = 0; i < kKeyDim; ++i) {
+      const int32_t gate = decays_channels ? h * kKeyDim + i : h;
+      const double x =
+          double{a[static_cast<size_t>(t * num_gates + gate)]} + dt_bias[static_cast<size_t>(gate)];
+      decay[static_cast<size_t>(i)] =
+          std::exp(rate[static_cast<size_t>(h)] * std::log1p(std::exp(x)));
+    }
     for (int32_t j = 0; j < kValueDim; ++j) {
       const auto at = [&](int32_t i) -> double& {
         return state[static_cast<size_t>(i * kValueDim + j)];
       };
       double m = 0;
-      for (int32_t i = 0; i < kKeyDim; ++i) m += k[static_cast<size_t>(i)] * (at(i) *= decay);
+      for (int32_t i = 0; i < kKeyDim; ++i) {
+        const auto of_key = static_cast<size_t>(i);
+        m += k[of_key] * (at(i) *= decay[of_key]);
+      }
       const double d = beta * (v[j] - m);
       double o = 0;
       for (int32_t i = 0; i < kKeyDim; ++i) {
@@ -252,8 +269,11 @@ const std::vector<int32_t> kTiled = {0, 1, 0, 1, 0, 1};
 
 TEST(DeltaRule, IsTheRecurrenceInEitherOrderOfHeads) {
   const auto device = test::make_device("scalar", 1);
-  for (const auto& heads : {kGrouped, kTiled}) {
-    const Delta delta(heads);
+  for (const Delta& delta : {Delta(kGrouped),
+                             Delta(kTiled),
+                             Delta(kGrouped, false, 2),
+                             Delta(kGrouped, true),
+                             Delta(kTiled, true, 2)}) {
     Blocks blocks(std::vector<int32_t>(10, 0), kStateFloats);
     const std::vector<float> out = delta.run(device->context(), {kTokens}, blocks);
     const std::vector<double> exact = delta.exact();
@@ -262,16 +282,17 @@ TEST(DeltaRule, IsTheRecurrenceInEitherOrderOfHeads) {
 }
 
 TEST(DeltaRule, ChunksThreadsAndInstructionSetsChangeNoBit) {
-  const Delta delta(kGrouped);
-  Blocks one(std::vector<int32_t>(10, 0), kStateFloats);
   const auto scalar = test::make_device("scalar", 1);
-  const std::vector<float> expected = delta.run(scalar->context(), {kTokens}, one);
-  for (const auto& device : test::devices({1, 2})) {
-    for (const auto& ends : kChunks) {
-      Blocks blocks({0, 0, 1, 1, 1, 2, 2, 3, 3, 3}, kStateFloats);
-      const std::vector<float> out = delta.run(device.device->context(), ends, blocks);
-      ASSERT_EQ(std::memcmp(out.data(), expected.data(), out.size() * 4), 0) << device.name;
-      ASSERT_EQ(blocks.block(3), one.block(0)) << device.name;
+  for (const Delta& delta : {Delta(kGrouped, false, 2), Delta(kGrouped, true)}) {
+    Blocks one(std::vector<int32_t>(10, 0), kStateFloats);
+    const std::vector<float> expected = delta.run(scalar->context(), {kTokens}, one);
+    for (const auto& device : test::devices({1, 2})) {
+      for (const auto& ends : kChunks) {
+        Blocks blocks({0, 0, 1, 1, 1, 2, 2, 3, 3, 3}, kStateFloats);
+        const std::vector<float> out = delta.run(device.device->context(), ends, blocks);
+        ASSERT_EQ(std::memcmp(out.data(), expected.data(), out.size() * 4), 0) << device.name;
+        ASSERT_EQ(blocks.block(3), one.block(0)) << device.name;
+      }
     }
   }
 }

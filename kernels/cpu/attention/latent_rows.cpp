@@ -22,21 +22,24 @@ void latent_row(const SimdTable& simd, const LatentRowsArgs& args, int64_t token
       kv,
       {.weight = args.norm, .bias = nullptr, .eps = args.norm_eps, .subtracts_mean = false},
       latent);
-  RopeRow row{.x = kv + latent,
-              .cos = args.table->cos_row(position),
-              .sin = args.table->sin_row(position),
-              .num_heads = 1,
-              .head_dim = rope,
-              .num_pairs = args.table->num_pairs(),
-              .halves = args.table->style() == RopeStyle::kHalves};
-  simd.rope_row(row);
+  const auto rotate = [&](float* x) {
+    if (args.table == nullptr) return;
+    simd.rope_row({.x = x,
+                   .cos = args.table->cos_row(position),
+                   .sin = args.table->sin_row(position),
+                   .num_heads = 1,
+                   .head_dim = rope,
+                   .num_pairs = args.table->num_pairs(),
+                   .halves = args.table->style() == RopeStyle::kHalves});
+  };
+  rotate(kv + latent);
   const int64_t slot = args.slot_mapping[static_cast<size_t>(token)];
   const LatentKvView& cache = args.cache;
   if (slot >= 0) {
     cache_row({cache.latent, cache.dtype, cache.block_size, latent}, slot, kv);
     cache_row({cache.rope, cache.dtype, cache.block_size, rope}, slot, kv + latent);
   }
-  const float* const scales = args.table->query_scales();
+  const float* const scales = args.table == nullptr ? nullptr : args.table->query_scales();
   const float* q = args.q + token * args.q_stride;
   const int64_t padded = align_up(args.nope_dim, 32);
   for (int32_t head = 0; head < args.num_heads; ++head, q += args.nope_dim + rope) {
@@ -46,8 +49,7 @@ void latent_row(const SimdTable& simd, const LatentRowsArgs& args, int64_t token
     float* const turned =
         args.query.data + head * args.query.head_stride + token * args.query.stride + latent;
     std::copy_n(q + args.nope_dim, rope, turned);
-    row.x = turned;
-    simd.rope_row(row);
+    rotate(turned);
     if (scales == nullptr) continue;
     for (int32_t i = 0; i < args.nope_dim; ++i) nope[i] *= scales[position];
     for (int32_t i = 0; i < rope; ++i) turned[i] *= scales[position];
@@ -58,7 +60,7 @@ void latent_row(const SimdTable& simd, const LatentRowsArgs& args, int64_t token
 
 void latent_rows(const ExecContext& ctx, const LatentRowsArgs& args) {
   DCHECK(args.positions.size() == args.slot_mapping.size());
-  DCHECK(2 * args.table->num_pairs() == args.cache.rope_dim);
+  DCHECK(args.table == nullptr || 2 * args.table->num_pairs() == args.cache.rope_dim);
   const SimdTable& simd = simd_table(ctx.isa);
   ctx.pool->parallel_for_chunked(static_cast<int64_t>(args.positions.size()),
                                  {.chunk = kTokensPerClaim},

@@ -181,6 +181,7 @@ void run_delta(const RecurrentTable& simd,
   const int64_t key = int64_t{args.key_heads[static_cast<size_t>(head)]} * args.key_dim;
   const int64_t value = head * args.value_dim + column;
   const int64_t place = (head * args.value_dim + column) * args.key_dim;
+  const int64_t decay = args.decays_channels ? head * args.key_dim : head;
   StateWalk(args.state, request)
       .walk(
           [&](const float* state) {
@@ -193,7 +194,8 @@ void run_delta(const RecurrentTable& simd,
                               .v = args.v + row * args.qkv_stride + value,
                               .qkv_stride = args.qkv_stride,
                               .beta = args.b + row * args.gate_stride + head,
-                              .decay = args.a + row * args.gate_stride + head,
+                              .decay = args.a + row * args.gate_stride + decay,
+                              .decays_channels = args.decays_channels,
                               .gate_stride = args.gate_stride,
                               .out = args.out + row * args.out_stride + value,
                               .out_stride = args.out_stride,
@@ -270,10 +272,12 @@ void delta_rule(const ExecContext& ctx, const DeltaRuleArgs& args) {
                     .a = args.a + row * args.gate_stride,
                     .rate = args.rate,
                     .dt_bias = args.dt_bias,
+                    .decays_channels = args.decays_channels,
                     .num_key_heads = args.num_key_heads,
                     .num_value_heads = num_value_heads,
                     .key_dim = args.key_dim,
                     .scale = args.scale,
+                    .beta_scale = args.beta_scale,
                     .eps = args.eps});
   });
   const int64_t pieces = args.value_dim / kLanes;

@@ -32,10 +32,12 @@ struct DeltaRow {
   float* a;
   const float* rate;
   const float* dt_bias;
+  bool decays_channels;
   int32_t num_key_heads;
   int32_t num_value_heads;
   int32_t key_dim;
   float scale;
+  float beta_scale;
   float eps;
 };
 
@@ -46,7 +48,8 @@ struct DeltaBlock {
   const float* v;
   int64_t qkv_stride;
   const float* beta;
-  const float* decay;
+  const float* decay;  // of a row one, or [key_dim]
+  bool decays_channels;
   int64_t gate_stride;
   float* out;
   int64_t out_stride;

@@ -58,10 +58,19 @@ static void delta_row(const DeltaRow& row) {
   for (int32_t head = 0; head < row.num_value_heads; head += 16) {
     const int32_t count = row.num_value_heads - head < 16 ? row.num_value_heads - head : 16;
     const V16 beta = sigmoid(load_partial(row.b + head, count));
+    store_partial(row.b + head, mul(beta, broadcast(row.beta_scale)), count);
+    if (row.decays_channels) continue;
     const V16 x = add(load_partial(row.a + head, count), load_partial(row.dt_bias + head, count));
     const V16 decay = exp(mul(load_partial(row.rate + head, count), softplus(x)));
-    store_partial(row.b + head, beta, count);
     store_partial(row.a + head, decay, count);
+  }
+  if (!row.decays_channels) return;
+  for (int32_t head = 0; head < row.num_value_heads; ++head) {
+    const V16 rate = broadcast(row.rate[head]);
+    for (int32_t i = head * row.key_dim; i < (head + 1) * row.key_dim; i += 16) {
+      const V16 x = add(load(row.a + i), load(row.dt_bias + i));
+      store(row.a + i, exp(mul(rate, softplus(x))));
+    }
   }
 }
 
@@ -99,14 +108,16 @@ SLUICE_INLINE V16 update_and_sum(const float* weights, float* state, int32_t n, 
   return fold_lanes(lanes);
 }
 
-static void delta_block(const DeltaBlock& block) {
+template <bool kDecaysChannels>
+SLUICE_INLINE void delta_rows(const DeltaBlock& block) {
   for (int32_t row = 0; row < block.num_rows; ++row) {
     const float* const q = block.q + row * block.qkv_stride;
     const float* const k = block.k + row * block.qkv_stride;
-    const V16 decay = broadcast(block.decay[row * block.gate_stride]);
+    const float* const decays = block.decay + row * block.gate_stride;
+    const V16 decay = broadcast(*decays);
     const V16 m = update_and_sum(
-        k, block.state, block.key_dim, [&](int32_t, V16 s) __attribute__((always_inline)) {
-          return mul(decay, s);
+        k, block.state, block.key_dim, [&](int32_t i, V16 s) __attribute__((always_inline)) {
+          return mul(kDecaysChannels ? broadcast(decays[i]) : decay, s);
         });
     const V16 v = load(block.v + row * block.qkv_stride);
     const V16 d = mul(broadcast(block.beta[row * block.gate_stride]), sub(v, m));
@@ -116,6 +127,10 @@ static void delta_block(const DeltaBlock& block) {
         });
     store(block.out + row * block.out_stride, o);
   }
+}
+
+static void delta_block(const DeltaBlock& block) {
+  block.decays_channels ? delta_rows<true>(block) : delta_rows<false>(block);
 }
 
 static void mamba_row(const MambaRow& row) {

@@ -16,9 +16,10 @@ import sys
 import gguf
 import numpy as np
 import torch
-from safetensors.torch import load_file
+from safetensors.torch import load_file, save_file
 
 import make_models as common
+import recurrent_models as recurrent
 
 HEADS = 3
 LATENT = dict(hidden_size=48, num_hidden_layers=3, num_attention_heads=HEADS,
@@ -30,6 +31,17 @@ V3 = dict(LATENT, **EXPERTS, n_group=4, topk_group=2, routed_scaling_factor=2.5)
 V2 = dict(LATENT, **EXPERTS, routed_scaling_factor=1.7)
 # Fewer keys than most queries see.
 INDEXED = dict(V3, index_topk=48, index_n_heads=14, index_head_dim=32)
+
+# Delta layers whose channels decay apart, as many heads as those of attention where GGUF says it once.
+KIMI = dict(LATENT, num_hidden_layers=4, q_lora_rank=None, num_local_experts=12, num_experts_per_tok=3,
+            moe_intermediate_size=24, n_shared_experts=2, n_group=4, topk_group=2, linear_head_dim=16,
+            linear_conv_kernel_dim=4, layer_types=["linear_attention"] * 3 + ["full_attention"],
+            mlp_layer_types=["dense"] + ["sparse"] * 3)
+
+CHANNELS = dict(intermediate_size=128, qk_rope_head_dim=16, head_dim=16, linear_head_dim=32, linear_num_heads=4,
+                num_local_experts=4, num_experts_per_tok=2, moe_intermediate_size=128, n_shared_experts=1,
+                mlp_layer_types=["dense", "sparse", "sparse"],
+                layer_types=["linear_attention", "full_attention", "linear_attention"])
 
 
 def yarn(mscale, mscale_all_dim):
@@ -63,6 +75,10 @@ MODELS = {
     "mistral4": ("Mistral4", None, dict(
         V3, n_group=1, topk_group=1, routed_scaling_factor=1.3, head_dim=32,
         rope_parameters=dict(yarn(1.0, 1.0), llama_4_scaling_beta=0.3)), "BF16", 264),
+    "kimi-linear": ("KimiLinear", "kimi-linear", dict(KIMI, linear_num_heads=HEADS), "F16", 80),
+    # The published spelling, and an epsilon that the norms of latents do not have.
+    "kimi-linear-published": ("KimiLinear", None, dict(
+        KIMI, linear_num_heads=4, n_group=1, topk_group=1, rms_norm_eps=1e-2), "BF16", 80),
 }
 del MODELS["glm4-moe-lite"][2]["first_k_dense_replace"]
 
@@ -82,13 +98,19 @@ def split_values(config, arrays):
 
 
 def add_latent_keys(writer, config, splits):
-    rope = dict(config.rope_parameters)
+    rope = dict(getattr(config, "rope_parameters", None) or {"rope_theta": 10000.0, "rope_type": "default"})
     writer.add_layer_norm_rms_eps(config.rms_norm_eps)
     nope, turned, value = config.qk_nope_head_dim, config.qk_rope_head_dim, config.v_head_dim
     writer.add_kv_lora_rank(config.kv_lora_rank)
     if config.q_lora_rank:
         writer.add_q_lora_rank(config.q_lora_rank)
-    writer.add_head_count_kv(1 if splits else config.num_attention_heads)
+    heads = 1 if splits else config.num_attention_heads
+    recurs = recurrent.is_recurrent(config)
+    writer.add_head_count_kv(
+        [0 if kind == "linear_attention" else heads for kind in config.layer_types] if recurs else heads)
+    if recurs:
+        writer.add_kda_head_dim(config.linear_head_dim)
+        writer.add_ssm_conv_kernel(config.linear_conv_kernel_dim)
     writer.add_key_length(config.kv_lora_rank + turned if splits else nope + turned)
     writer.add_value_length(config.kv_lora_rank if splits else value)
     if splits:
@@ -101,11 +123,12 @@ def add_latent_keys(writer, config, splits):
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
         writer.add_rope_scaling_yarn_log_mul(0.1 * rope["mscale_all_dim"])
-    writer.add_expert_count(config.n_routed_experts)
+    writer.add_expert_count(getattr(config, "n_routed_experts", None) or config.num_local_experts)
     writer.add_expert_used_count(config.num_experts_per_tok)
     writer.add_expert_feed_forward_length(config.moe_intermediate_size)
     writer.add_expert_shared_count(config.n_shared_experts)
-    writer.add_leading_dense_block_count(config.first_k_dense_replace)
+    writer.add_leading_dense_block_count(
+        config.mlp_layer_types.count("dense") if recurs else config.first_k_dense_replace)
     writer.add_expert_weights_scale(config.routed_scaling_factor)
     sigmoid = config.model_type != "deepseek_v2"
     writer.add_expert_weights_norm(sigmoid)
@@ -138,6 +161,7 @@ def apart(config, tensors):
     """Experts as directories and gguf's names have them: a matrix each."""
     result = {}
     for name, tensor in tensors.items():
+        name = name.replace(".block_sparse_moe.", ".mlp.")
         head, found, part = name.partition(".experts.")
         if not found or part not in ("gate_up_proj", "down_proj"):
             result[name] = tensor
@@ -159,24 +183,49 @@ def round_biases(model, kind):
             buffer.copy_(buffer.to(common.TORCH_TYPE[kind]).float())
 
 
-def write_engine_model():
-    """A model that a whole engine runs, for the determinism test."""
-    config, model = common.build("DeepseekV3", dict(
-        V3, vocab_size=259, tie_word_embeddings=False, max_position_embeddings=2048, hidden_size=64,
-        intermediate_size=64, kv_lora_rank=64, q_lora_rank=32, qk_nope_head_dim=32, v_head_dim=32,
-        moe_intermediate_size=32, num_attention_heads=4, num_key_value_heads=4,
-        rope_parameters=yarn(1.0, 1.0)), 77)
-    folder = common.HERE / "engine-latents"
-    model.save_pretrained(folder)
-    tensors = load_file(folder / "model.safetensors")
-    shutil.rmtree(folder)
-    write_gguf(common.HERE / "engine-latents.gguf", "deepseek2", config, apart(config, tensors), "Q8_0")
+def respell_kimi(folder):
+    """The same directory as published ones are: delta layers in an object, layers counted from 1, and dense
+    halves that do not have experts' names."""
+    stored = load_file(folder / "model.safetensors")
+    save_file({name.replace("layers.0.block_sparse_moe.", "layers.0.mlp."): tensor
+               for name, tensor in stored.items()}, folder / "model.safetensors", metadata={"format": "pt"})
+    path = folder / "config.json"
+    config = json.loads(path.read_text())
+    types = [*enumerate(config.pop("layer_types"), 1)]
+    config["linear_attn_config"] = {
+        "full_attn_layers": [i for i, kind in types if kind == "full_attention"],
+        "kda_layers": [i for i, kind in types if kind == "linear_attention"],
+        "head_dim": config.pop("linear_head_dim"), "num_heads": config.pop("linear_num_heads"),
+        "short_conv_kernel_size": config.pop("linear_conv_kernel_dim")}
+    config["first_k_dense_replace"] = config.pop("mlp_layer_types").count("dense")
+    config |= {"mla_use_nope": True, "moe_router_activation_func": "sigmoid", "moe_layer_freq": 1,
+               "use_grouped_topk": True, "rope_scaling": None, "rope_theta": 10000.0}
+    path.write_text(json.dumps(config, indent=1) + "\n")
+
+
+def write_engine_models():
+    """Models that a whole engine runs, for the determinism tests: latents, and latents beside states."""
+    shared = dict(vocab_size=259, tie_word_embeddings=False, max_position_embeddings=2048, hidden_size=64,
+                  kv_lora_rank=64, qk_nope_head_dim=32, v_head_dim=32, num_attention_heads=4,
+                  num_key_value_heads=4)
+    for name, prefix, architecture, overrides, seed in (
+            ("engine-latents", "DeepseekV3", "deepseek2", dict(
+                V3 | shared, intermediate_size=64, q_lora_rank=32, moe_intermediate_size=32,
+                rope_parameters=yarn(1.0, 1.0)), 77),
+            ("engine-channels", "KimiLinear", "kimi-linear", dict(
+                KIMI | shared | CHANNELS, num_hidden_layers=3, n_group=1, topk_group=1), 78)):
+        config, model = common.build(prefix, overrides, seed)
+        folder = common.HERE / name
+        model.save_pretrained(folder)
+        tensors = load_file(folder / "model.safetensors")
+        shutil.rmtree(folder)
+        write_gguf(common.HERE / f"{name}.gguf", architecture, config, apart(config, tensors), "Q8_0")
 
 
 def main():
     wanted = sys.argv[1:] or [*MODELS]
     if not sys.argv[1:]:
-        write_engine_model()
+        write_engine_models()
     rows_path = common.HERE / "latent_models.json"
     document = json.loads(rows_path.read_text()) if rows_path.exists() else {}
     rows = {row["name"]: row for row in document.get("models", [])}
@@ -189,8 +238,12 @@ def main():
         tokens = np.random.default_rng(number).integers(3, common.VOCAB, count)
         with torch.no_grad():
             logits = model(torch.tensor(tokens)[None]).logits[0].float().numpy()
+            if recurrent.is_recurrent(config):
+                logits = recurrent.token_by_token(name, model, tokens, logits)
         (common.HERE / f"{name}.logits.f32").write_bytes(logits.astype("<f4").tobytes())
         tensors = apart(config, common.save(name, model, kind))
+        if name == "kimi-linear-published":
+            respell_kimi(common.HERE / name)
         row = {"name": name, "tokens": tokens.tolist(), "directory": name}
         if architecture:
             write_gguf(common.HERE / f"{name}.gguf", architecture, config, tensors, kind,

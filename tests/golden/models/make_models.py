@@ -552,7 +552,7 @@ def write_engine_models():
         tensors = load_file(HERE / name / "model.safetensors")
         shutil.rmtree(HERE / name)
         write_gguf(HERE / f"{name}.gguf", architecture, config,
-                   gguf_tensors(architecture, config, tensors), "Q8_0")
+                   recurrent.with_module(name, config, gguf_tensors(architecture, config, tensors)), "Q8_0")
 
 
 def main():

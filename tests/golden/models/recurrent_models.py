@@ -82,6 +82,12 @@ MODELS = {
     "falcon-h1-limits": ("FalconH1", None, dict(
         BESIDE, mamba_conv_bias=False, time_step_limit=(0.4, float("inf")), ssm_in_multiplier=1.0,
         mamba_proj_bias=True), "BF16"),
+    "olmo-hybrid": ("OlmoHybrid", None, dict(
+        DELTA, head_dim=8, linear_num_key_heads=2, linear_value_head_dim=32, rope_parameters={
+            "rope_type": "default", "rope_theta": None}), "F16"),
+    "olmo-hybrid-rope": ("OlmoHybrid", None, dict(
+        DELTA, head_dim=8, num_key_value_heads=4, linear_allow_neg_eigval=False, rope_parameters={
+            "rope_type": "default", "rope_theta": 5000.0}), "BF16"),
 }
 
 
@@ -93,6 +99,12 @@ def engine_models(common):
             common, num_hidden_layers=4, linear_num_key_heads=4, linear_num_value_heads=8,
             linear_key_head_dim=32, linear_value_head_dim=16, head_dim=32, num_experts=4,
             num_experts_per_tok=2, moe_intermediate_size=128, shared_expert_intermediate_size=128)),
+        # Its last layer is a module behind the others: with_module().
+        ("engine-delta-mtp", "Qwen3_5MoeText", "qwen35moe", dict(
+            common, num_hidden_layers=5, linear_num_key_heads=2, linear_num_value_heads=4,
+            linear_key_head_dim=16, linear_value_head_dim=16, num_experts=4, num_experts_per_tok=2,
+            moe_intermediate_size=32, shared_expert_intermediate_size=32, tie_word_embeddings=False,
+            layer_types=[MIXER, MIXER, MIXER, FULL, FULL])),
         ("engine-conv", "Lfm2", "lfm2", dict(
             common, num_hidden_layers=3, layer_types=["conv", "full_attention", "conv"], head_dim=32,
             hidden_size=128, intermediate_size=128, block_auto_adjust_ff_dim=False)),
@@ -106,6 +118,25 @@ def engine_models(common):
                 moe_shared_expert_intermediate_size=64)),
         ("engine-two-mixers", "FalconH1", "falcon-h1", dict(common, **BESIDE) | dict(
             head_dim=8, intermediate_size=32)))
+
+
+def with_module(name, config, arrays):
+    """Makes the last layer a module that guesses a further token, often rightly: layers add little to the
+    stream, and the module begins with the next token's embedding as the model does."""
+    if name != "engine-delta-mtp":
+        return arrays
+    config.num_nextn_predict_layers = 1
+    hidden, module = config.hidden_size, f"blk.{config.num_hidden_layers - 1}.nextn."
+    for part, array in arrays.items():
+        if part.endswith(("ssm_out.weight", "attn_output.weight", "_exps.weight", "_shexp.weight")):
+            arrays[part] = 0.3 * array
+    random = np.random.default_rng(53)
+    noise = (0.02 * random.standard_normal((hidden, 2 * hidden))).astype(np.float32)
+    arrays[module + "eh_proj.weight"] = noise + np.eye(hidden, 2 * hidden, dtype=np.float32)
+    arrays[module + "enorm.weight"] = np.ones(hidden, np.float32)
+    arrays[module + "hnorm.weight"] = (1 + 0.2 * random.standard_normal(hidden)).astype(np.float32)
+    arrays[module + "shared_head_norm.weight"] = arrays["output_norm.weight"]
+    return arrays
 
 
 def is_recurrent(config):
@@ -142,12 +173,26 @@ def token_by_token(name, model, tokens, in_chunks):
 def centres_norm(config, name):
     """Whether 1 is added to the weights of this norm."""
     types = getattr(config, "layer_types", None) or []
-    return "linear_attention" in types and not has_mamba(config) and "linear_attn" not in name
+    is_plain = has_mamba(config) or config.model_type == "olmo_hybrid"
+    return "linear_attention" in types and not is_plain and "linear_attn" not in name
 
 
 def publish(name, folder, config, tensors):
     if name == "qwen3-5-moe":
         publish_experts(folder, config, tensors)
+    if config["model_type"] == "olmo_hybrid":
+        publish_convs(folder, config, tensors)
+
+
+def publish_convs(folder, config, tensors):
+    """Cuts the convolutions of q, k and v where they end: transformers cuts all channels in three."""
+    keys = config["linear_num_key_heads"] * config["linear_key_head_dim"]
+    values = config["linear_num_value_heads"] * config["linear_value_head_dim"]
+    for stem in {name.partition("q_conv1d")[0] for name in tensors if "q_conv1d" in name}:
+        names = [f"{stem}{part}_conv1d.weight" for part in "qkv"]
+        parts = torch.cat([tensors[name] for name in names]).split([keys, keys, values])
+        tensors.update({name: part.clone() for name, part in zip(names, parts)})
+    save_file(tensors, folder / "model.safetensors", metadata={"format": "pt"})
 
 
 def publish_experts(folder, config, tensors):
@@ -244,6 +289,8 @@ def converted(architecture, config, name, array, result):
             delta_tensor(result, architecture, config, name, array)
             return None
         return array + 1 if name.endswith("norm.weight") else array
+    if architecture == "kimi-linear":
+        return kda_tensor(result, layer, name, array)
     if architecture == "falcon-h1":
         array = array * factors_of(config, name)
         if name.endswith("pre_ff_layernorm.weight"):  # without a suffix in the converter's table
@@ -260,6 +307,19 @@ def converted(architecture, config, name, array, result):
         result[layer + "exp_probs_b.bias"] = array
         return None
     return array[:, 0] if name.endswith("conv.conv.weight") else array
+
+
+def kda_tensor(result, layer, name, array):
+    part = name.split("self_attn.")[-1]
+    if part == "A_log":
+        result[layer + "ssm_a"] = -np.exp(array)
+    elif part == "dt_bias":
+        result[layer + "ssm_dt.bias"] = array
+    elif part.endswith("_conv1d.weight"):
+        result[layer + f"ssm_conv1d_{part[0]}.weight"] = array[None]
+    else:
+        return array
+    return None
 
 
 def factors_of(config, name):
@@ -332,6 +392,8 @@ def add_keys(writer, architecture, config):
         writer.add_ssm_inner_size(config.linear_num_value_heads * config.linear_value_head_dim)
         writer.add_array(f"{architecture}.rope.dimension_sections", [2, 1, 1, 0])
         writer.add_uint32(f"{architecture}.full_attention_interval", 4)
+        if getattr(config, "num_nextn_predict_layers", 0):
+            writer.add_nextn_predict_layers(config.num_nextn_predict_layers)
     if architecture in ("granitehybrid", "falcon-h1"):
         writer.add_ssm_conv_kernel(config.mamba_d_conv)
         writer.add_ssm_state_size(config.mamba_d_state)
