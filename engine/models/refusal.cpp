@@ -62,7 +62,6 @@ constexpr UnknownKind kUnknownFamilies[] = {
     {"opt", "learned positions"},
     {"bloom", "biases of distance in place of positions"},
     {"mpt", "biases of distance in place of positions"},
-    {"deepseek_v32", "sparse attention"},
     {"deepseek_v4", "compressed keys and values"},
 };
 
