@@ -84,9 +84,9 @@ TEST_F(LatentModels, ATokenTakesOneLatentInEachLayer) {
   EXPECT_EQ(bytes, 1152);
 }
 
-// As published, from config.json alone: 70,272 bytes of cache a token, in blocks of 1.1 MB; weights
-// in FP8 with a scale for 128 of them, but what the absorbed form multiplies by, embedding and
-// head.
+// The published configuration alone gives the plan: 70,272 bytes of cache a token, in blocks of
+// 1.1 MB; weights in FP8 with a scale for 128 of them, but what the absorbed form multiplies by,
+// embedding and head.
 TEST_F(LatentModels, ThePlanOfDeepseekV3IsThatOfItsShapes) {
   Json json = deepseek_v3();
   json["num_hidden_layers"] = 61;
