@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Latent attention against the machine's limits, in the shapes of GLM-4.7-Flash (20 heads) and
-// DeepSeek-V3 (128 heads), latents of 512 and 64 rotated elements, bfloat16:
+// Latent attention against the machine's limits, in the shapes of GLM-4.7-Flash (20 heads),
+// DeepSeek-V3 (128) and GLM-5 (64, which choose 2048 keys), latents of 512 and 64 rotated elements,
+// bfloat16:
 //   latent_attention [--isa I] [--threads N] [--only TEXT]
 //
 // GB/s of latents read, share of the read bandwidth; GFLOP/s of scores and mixes, share of the peak
@@ -35,6 +36,7 @@ struct Shape {
   int32_t streams;
   int32_t new_tokens;  // of each
   int32_t context;
+  int32_t chosen = 0;  // keys of each token, anywhere; 0: all
 };
 
 constexpr Shape kShapes[] = {{"flash decode", 20, 1, 1, 4096},
@@ -44,7 +46,10 @@ constexpr Shape kShapes[] = {{"flash decode", 20, 1, 1, 4096},
                              {"flash decode", 20, 8, 1, 16384},
                              {"flash decode", 20, 32, 1, 16384},
                              {"flash prefill", 20, 1, 256, 4096},
-                             {"v3 decode", 128, 1, 1, 4096}};
+                             {"v3 decode", 128, 1, 1, 4096},
+                             {"sparse decode", 64, 1, 1, 16384, 2048},
+                             {"sparse decode", 64, 1, 1, 131072, 2048},
+                             {"sparse prefill", 64, 1, 64, 16384, 2048}};
 
 AlignedBuffer random_cache(int64_t bytes) {
   auto buffer = AlignedBuffer::allocate(bytes, "cache");
@@ -75,6 +80,7 @@ class Call {
     std::iota(table_.begin(), table_.end(), 0);
     std::shuffle(table_.begin(), table_.end(), std::minstd_rand(2));
     for (int32_t i = 0; i <= shape.streams; ++i) starts_.push_back(i * shape.new_tokens);
+    choose();
     auto workspace = AlignedBuffer::allocate(
         kernels::latent_workspace_bytes({.num_tokens = tokens_,
                                          .num_reqs = shape.streams,
@@ -89,12 +95,18 @@ class Call {
     workspace_ = std::move(*workspace);
   }
 
+  // Bytes of the cache that a kernel has to read.
   [[nodiscard]] double cache_bytes() const {
-    return static_cast<double>(bytes_of(kLatent) + bytes_of(kRope));
+    const double all = static_cast<double>(bytes_of(kLatent) + bytes_of(kRope));
+    const int64_t chosen = int64_t{tokens_} * shape_.chosen;
+    const int64_t cached = int64_t{shape_.streams} * shape_.context;
+    return shape_.chosen > 0 && chosen < cached ? all * static_cast<double>(chosen) / cached : all;
   }
 
   [[nodiscard]] double flops() const {
-    const double keys = tokens_ * (shape_.context - (shape_.new_tokens - 1) / 2.0);
+    const double keys =
+        tokens_ *
+        (shape_.chosen > 0 ? shape_.chosen : shape_.context - (shape_.new_tokens - 1) / 2.0);
     return 2.0 * keys * shape_.heads * (kWidth + kLatent);
   }
 
@@ -114,6 +126,8 @@ class Call {
                                .block_table = table_.data(),
                                .block_table_stride = shape_.context / kBlockSize,
                                .scale = 0.0625F,
+                               .chosen = {words_.empty() ? nullptr : words_.data(),
+                                          kernels::chosen_words(shape_.context)},
                                .out = {out_.data(), kLatent, int64_t{tokens_} * kLatent},
                                .workspace = workspace_.span()});
   }
@@ -123,6 +137,21 @@ class Call {
     return num_blocks_ * kernels::kv_head_bytes(DType::kBF16, width, kBlockSize);
   }
 
+  void choose() {
+    std::minstd_rand rng(3);
+    const int64_t stride = kernels::chosen_words(shape_.context);
+    if (shape_.chosen > 0) words_.resize(static_cast<size_t>(tokens_ * stride));
+    const auto seen = static_cast<uint32_t>(shape_.context - shape_.new_tokens + 1);
+    for (int32_t token = 0; token < tokens_; ++token) {
+      for (int32_t left = shape_.chosen; left > 0;) {
+        const uint32_t key = rng() % seen;
+        uint64_t& word = words_[static_cast<size_t>(token * stride + key / 64)];
+        left -= (word >> key % 64 & 1) == 0 ? 1 : 0;
+        word |= uint64_t{1} << key % 64;
+      }
+    }
+  }
+
   const kernels::ExecContext& ctx_;
   Shape shape_;
   int32_t tokens_;
@@ -130,6 +159,7 @@ class Call {
   AlignedBuffer latent_, rope_, workspace_;
   std::vector<float> q_, out_;
   std::vector<int32_t> table_, lens_, starts_;
+  std::vector<uint64_t> words_;
 };
 
 void run_shape(const kernels::ExecContext& ctx, const Shape& shape) {

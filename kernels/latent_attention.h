@@ -6,9 +6,11 @@
 // head instead gives other bits, and costs decodes heads * (n + v) * c products for each key.
 //
 // The tree is that of kernels/attention.h with heads of c + r for keys and c for values: a score
-// is one chain over the latent's c elements in order, then over the r rotated ones. Keys that a
-// sparse layer has not chosen (kernels/latent_index.h) weigh exactly 0, in tiles cut as without a
-// choice: one of all keys gives the bits of dense attention.
+// is one chain over the latent's c elements in order, then over the r rotated ones. A token that
+// has chosen its keys (kernels/latent_index.h) attends to those as if nothing else were cached: the
+// i-th of them in ascending order stands where position i does in the tree. So a choice of all keys
+// gives the bits of dense attention, and a choice of k keys costs what a context of k tokens does,
+// however far apart they lie.
 #pragma once
 
 #include <cstddef>

@@ -159,13 +159,22 @@ Expected<void> configure_v32(const Checkpoint& checkpoint, ModelConfig& config) 
   return read_indexers(checkpoint, kernels::RopeStyle::kHalves, config);
 }
 
+// The first files of GLM-5.2, which has a longer context than the models before it, do not say that
+// three of four layers share the choice of one before them, from the third on.
 Expected<void> configure_glm_moe_dsa(const Checkpoint& checkpoint, ModelConfig& config) {
+  constexpr int32_t kSharingContext = 1 << 20;
   SLUICE_TRY_VOID(configure_v3(checkpoint, config));
-  return read_indexers(checkpoint, kernels::RopeStyle::kInterleaved, config);
+  SLUICE_TRY_VOID(read_indexers(checkpoint, kernels::RopeStyle::kInterleaved, config));
+  const bool states_types = checkpoint.metadata().has("attention.indexer.types");
+  if (checkpoint.kind() != CheckpointKind::kGguf || states_types) return {};
+  for (int32_t i = 2; i < config.num_layers && config.context_len >= kSharingContext; ++i) {
+    if (i % 4 != 2) config.layers[static_cast<size_t>(i)].key_choice = KeyChoice::kEarlier;
+  }
+  return {};
 }
 
-// The first four differ in names and defaults; GGUF files of all have one architecture, which V3's
-// reads.
+// The first four differ in names and defaults; GGUF files of these have one architecture, which
+// V3's reads.
 using Configure = Expected<void> (*)(const Checkpoint&, ModelConfig&);
 
 constexpr ModelSpec spec_of(std::string_view model_type,
@@ -187,13 +196,14 @@ constexpr ModelSpec spec_of(std::string_view model_type,
           .gguf_keys = kGgufKeys};
 }
 
-// Their GGUF files are not read.
-constexpr ModelSpec sparse_spec_of(std::string_view model_type,
+constexpr ModelSpec sparse_spec_of(std::string_view gguf,
+                                   std::string_view model_type,
                                    std::string_view class_name,
                                    std::span<const KeyDefault> defaults,
                                    Configure configure) {
-  ModelSpec spec = spec_of(model_type, class_name, defaults, configure);
-  spec.files.gguf = {};
+  ModelSpec spec = spec_of(model_type, class_name, defaults, configure, true);
+  spec.files.gguf = gguf;
+  spec.files.gguf_names = kIndexerGgufNames;
   spec.files.has_indexers = true;
   return spec;
 }
@@ -218,11 +228,11 @@ const ModelSpec kGlm4MoeLiteSpec =
     spec_of("glm4_moe_lite", "Glm4MoeLiteForCausalLM", kGlm4MoeLiteDefaults, configure_v3);
 
 extern const ModelSpec kDeepseekV32Spec;
-const ModelSpec kDeepseekV32Spec =
-    sparse_spec_of("deepseek_v32", "DeepseekV32ForCausalLM", kV32Defaults, configure_v32);
+const ModelSpec kDeepseekV32Spec = sparse_spec_of(
+    "deepseek32", "deepseek_v32", "DeepseekV32ForCausalLM", kV32Defaults, configure_v32);
 
 extern const ModelSpec kGlmMoeDsaSpec;
 const ModelSpec kGlmMoeDsaSpec = sparse_spec_of(
-    "glm_moe_dsa", "GlmMoeDsaForCausalLM", kGlmMoeDsaDefaults, configure_glm_moe_dsa);
+    "glm-dsa", "glm_moe_dsa", "GlmMoeDsaForCausalLM", kGlmMoeDsaDefaults, configure_glm_moe_dsa);
 
 }  // namespace sluice

@@ -62,7 +62,7 @@ Expected<void> read_indexers(const Checkpoint& checkpoint,
                              kernels::RopeStyle style,
                              ModelConfig& config) {
   constexpr uint64_t kMost = 1024;
-  constexpr const char* kLayers = "attention.indexer.layers";
+  constexpr const char* kLayers = "attention.indexer.types";
   const Metadata& metadata = checkpoint.metadata();
   LatentConfig& latent = config.latent;
   if (latent.q_rank == 0) return metadata.wrong("attention.q_lora_rank", "nothing", "a number");

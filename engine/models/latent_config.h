@@ -21,6 +21,14 @@ inline constexpr TensorName kLatentNames[] = {
     {"self_attn.indexer.weights_proj", "indexer_proj"},
 };
 
+// Indexers in GGUF.
+inline constexpr TensorName kIndexerGgufNames[] = {
+    {"indexer.attn_q_b", "indexer_q_b"},
+    {"indexer.attn_k", "indexer_k"},
+    {"indexer.k_norm", "indexer_k_norm"},
+    {"indexer.proj", "indexer_proj"},
+};
+
 // Reads the width of a head's query and key, rotated part included.
 Expected<int32_t> read_latent_head_dim(const Metadata& metadata);
 

@@ -58,7 +58,6 @@ constexpr UnknownKind kUnknownFamilies[] = {
     {"recurrent_gemma", "recurrent time mixing"},
     {"gemma3n", "alternating updates"},
     {"mpt", "biases of distance in place of positions"},
-    {"deepseek_v32", "sparse attention"},
     {"deepseek_v4", "compressed keys and values"},
 };
 

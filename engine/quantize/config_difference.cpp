@@ -74,6 +74,7 @@ void check_layer(const LayerConfig& found, const LayerConfig& expected, Differen
   differences.check("feed-forward size", found.ffn_hidden, expected.ffn_hidden);
   differences.check("size of shared experts", found.shared_hidden, expected.shared_hidden);
   differences.check("layer whose K and V are read", found.kv_from, expected.kv_from);
+  differences.check("choice of a layer's keys", found.key_choice, expected.key_choice);
   differences.check("values that are keys", found.values_are_keys, expected.values_are_keys);
 }
 
@@ -84,6 +85,10 @@ void check_latents(const LatentConfig& found,
   differences.check("size of latents", found.kv_rank, expected.kv_rank);
   differences.check("unrotated size of keys", found.nope_dim, expected.nope_dim);
   differences.check("size of values", found.value_dim, expected.value_dim);
+  differences.check("heads of indexers", found.index_heads, expected.index_heads);
+  differences.check("size of indexers' heads", found.index_dim, expected.index_dim);
+  differences.check("keys of a query", found.index_top_k, expected.index_top_k);
+  differences.check("rotation of indexers", found.index_style, expected.index_style);
   differences.check("epsilon of the norms of latents", found.norm_eps, expected.norm_eps);
 }
 

@@ -89,6 +89,18 @@ class KeyWriter {
     put_uint("attention.value_length_mla", latent.value_dim);
     put_uint("attention.kv_lora_rank", latent.kv_rank);
     if (latent.q_rank > 0) put_uint("attention.q_lora_rank", latent.q_rank);
+    if (latent.index_top_k > 0) put_indexers(latent);
+  }
+
+  void put_indexers(const LatentConfig& latent) {
+    put_uint("attention.indexer.head_count", latent.index_heads);
+    put_uint("attention.indexer.key_length", latent.index_dim);
+    put_uint("attention.indexer.top_k", latent.index_top_k);
+    std::vector<bool> own;
+    for (const LayerConfig& layer : config_.layers) {
+      own.push_back(layer.key_choice == KeyChoice::kOwn);
+    }
+    keys_.put_bools(prefix_ + "attention.indexer.types", own);
   }
 
   // Windowed layers and full ones, and layers that read the K and V of others.

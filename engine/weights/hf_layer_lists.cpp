@@ -192,7 +192,7 @@ void take_indexer_types(const Json& config, Metadata& metadata) {
     }
   }
   if (own.empty()) return;
-  metadata.set("attention.indexer.layers", "indexer_types", std::move(own));
+  metadata.set("attention.indexer.types", "indexer_types", std::move(own));
 }
 
 Expected<void> take_layer_overrides(const Json& config, Metadata& metadata) {

@@ -84,6 +84,37 @@ TEST_F(LatentModels, ATokenTakesOneLatentInEachLayer) {
   EXPECT_EQ(bytes, 1152);
 }
 
+// The published configuration alone gives the plan: 70,272 bytes of cache a token, in blocks of
+// 1.1 MB; weights in FP8 with a scale for 128 of them, but what the absorbed form multiplies by,
+// embedding and head.
+TEST_F(LatentModels, ThePlanOfDeepseekV3IsThatOfItsShapes) {
+  Json json = deepseek_v3();
+  json["num_hidden_layers"] = 61;
+  json["num_nextn_predict_layers"] = 1;
+  json["tie_word_embeddings"] = false;
+  json["torch_dtype"] = "bfloat16";
+  json["quantization_config"] = {{"activation_scheme", "dynamic"},
+                                 {"fmt", "e4m3"},
+                                 {"quant_method", "fp8"},
+                                 {"weight_block_size", {128, 128}}};
+  const auto config = read(json);
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  WeightStore weights(*checkpoint_, DeviceType::kCpu);
+  const auto model = spec_->build(*config, {.max_model_len = 8192}, weights);
+  ASSERT_TRUE(model.has_value()) << model.error().message;
+  const std::vector<LayerGroup> groups = (*model)->layer_groups(DType::kBF16);
+  ASSERT_EQ(groups.size(), 1U);
+  EXPECT_EQ(kv_block_bytes(groups[0].spec, 1), 70'272);
+  EXPECT_EQ(kv_block_bytes(groups[0].spec, 16), 1'124'352);
+  const double attention = 1536.0 * 7168 + 1536.0 * 128 * 192 + 576.0 * 7168 + 7168.0 * 128 * 128;
+  const double experts = 257 * 3 * 7168.0 * 2048;
+  const double dense = 3 * 7168.0 * 18432;
+  const double absorbed = 128 * 256 * 512.0;
+  const double bytes = (61 * attention + 58 * experts + 3 * dense) * (1 + 4.0 / 128) +
+                       61 * 2 * absorbed + 58 * 4 * 256 * 7168.0 + 2 * 2 * 129280 * 7168.0;
+  EXPECT_NEAR(static_cast<double>(weights.packed_bytes()), bytes, 0.01 * bytes);
+}
+
 TEST_F(LatentModels, EveryFamilyHasItsRouter) {
   const auto v3 = read(deepseek_v3());
   ASSERT_TRUE(v3.has_value());
@@ -166,8 +197,8 @@ TEST_F(LatentModels, WrongIndexersAreRefusedByName) {
   EXPECT_NE(refusal("index_topk", 0).find("index_topk"), std::string::npos);
   EXPECT_NE(refusal("q_lora_rank", nullptr).find("q_lora_rank"), std::string::npos);
   Json plain = deepseek_v3();
-  plain["layer_types"] = {"indexed_attention", "indexed_attention", "indexed_attention",
-                          "indexed_attention"};
+  plain["layer_types"] = {
+      "indexed_attention", "indexed_attention", "indexed_attention", "indexed_attention"};
   EXPECT_FALSE(read(plain).has_value());
 }
 
@@ -178,8 +209,7 @@ TEST_F(LatentModels, WhatHasNoLatentFormIsRefusedByName) {
   serve.max_model_len = 64;
   const auto plan = plan_model(serve, {});
   ASSERT_FALSE(plan.has_value());
-  EXPECT_NE(plan.error().message.find("caches latents"), std::string::npos)
-      << plan.error().message;
+  EXPECT_NE(plan.error().message.find("caches latents"), std::string::npos) << plan.error().message;
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
+#include <numeric>
 #include <set>
 
 #include "engine/quantize.h"
@@ -21,6 +22,7 @@
 #include "engine/tokenizer/files/tokenizer_json.h"
 #include "engine/weights/hf_names.h"
 #include "tests/support/captured_log.h"
+#include "tests/support/edited_model.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/golden_models.h"
 #include "tests/support/temporary_folder.h"
@@ -163,8 +165,8 @@ TEST_F(Translation, DirectoriesHaveTheTensorsThatTransformersWrites) {
     // A file of Granite 4 is one of Granite 3, whose directories keep gate and up apart.
     // Those of Gemma 4 have K and V where a layer reads another's. A file of Qwen3-VL becomes
     // Qwen3, whose experts are apart.
-    const bool differs = pair.name == "granite4" || pair.name == "gemma4-shared" ||
-                         pair.name == "qwen3-vl-moe";
+    const bool differs =
+        pair.name == "granite4" || pair.name == "gemma4-shared" || pair.name == "qwen3-vl-moe";
     if (!differs) expect_same_values(values_of(output), expected, 1e-6);
     const auto found = logits_of(output, pair.tokens);
     EXPECT_LT(testing::relative_error(logits_of(kModels + "/" + pair.name, pair.tokens), found),
@@ -212,9 +214,10 @@ TEST_F(Translation, RowsThatTakeTurnsAreTakenApart) {
   std::ofstream(at("other") + "/config.json") << config.dump();
   const auto checkpoint = Checkpoint::open(at("other"));
   ASSERT_FALSE(checkpoint.has_value());
-  EXPECT_NE(checkpoint.error().message.find(
-                "model.layers.0.attention.wqkv.weight: found 64 rows, expected 48, of 4 query heads"),
-            std::string::npos)
+  EXPECT_NE(
+      checkpoint.error().message.find(
+          "model.layers.0.attention.wqkv.weight: found 64 rows, expected 48, of 4 query heads"),
+      std::string::npos)
       << checkpoint.error().message;
 }
 
@@ -235,14 +238,13 @@ TEST_F(Translation, KindsOfLayersWithOtherHeadsBecomeFiles) {
 }
 
 // A file has each head's keys, transposed, and values. What it cannot say is refused: another
-// epsilon of latents' norms, factors of rotated vectors, rotated halves, indexers.
+// epsilon of latents' norms, factors of rotated vectors, rotated halves.
 TEST_F(Translation, LatentModelsBecomeFiles) {
   const std::map<std::string, std::string> refused = {
       {"deepseek-v3", "scale of rotated vectors"},
       {"deepseek-v3-halves", "rope_interleave"},
       {"glm4-moe-lite", "epsilon of the norms of latents"},
-      {"deepseek-v32", "the other layout does not have"},
-      {"glm-moe-dsa", "the other layout does not have"},
+      {"glm-moe-dsa", "epsilon of the norms of latents"},
       {"mistral4", "the other layout does not have"},
       {"kimi-linear", "recurrent layers"},
       {"kimi-linear-published", "recurrent layers"}};
@@ -263,19 +265,49 @@ TEST_F(Translation, LatentModelsBecomeFiles) {
     const auto expected = logits_of(kModels + "/" + pair.name, pair.tokens);
     EXPECT_LT(testing::relative_error(expected, logits_of(output, pair.tokens)), 3e-6);
     EXPECT_EQ(convert(kModels + "/" + pair.name, at(pair.name + "-q.gguf"), "Q8_0"), "");
-    EXPECT_LT(
-        testing::relative_error(expected, logits_of(at(pair.name + "-q.gguf"), pair.tokens)), 0.2);
+    EXPECT_LT(testing::relative_error(expected, logits_of(at(pair.name + "-q.gguf"), pair.tokens)),
+              0.2);
   }
   const std::string message = convert(kModels + "/deepseek-v2.gguf", at("directory"), "f32");
   EXPECT_NE(message.find("found matrices of each head"), std::string::npos) << message;
+}
+
+// What indexers choose from, and which layers share a choice. The first files of GLM-5.2, known by
+// its context, do not say the latter.
+TEST_F(Translation, FilesSayWhichLayersChooseKeys) {
+  testing::EditedModel edited("glm-moe-dsa");
+  edited.json["rms_norm_eps"] = 1e-6;
+  edited.json["max_position_embeddings"] = 1 << 20;
+  const std::string output = at("glm-dsa.gguf");
+  ASSERT_EQ(convert(edited.path(), output, "f32"), "");
+  std::vector<TokenId> tokens(64);  // more than a query chooses
+  std::iota(tokens.begin(), tokens.end(), 3);
+  EXPECT_LT(testing::relative_error(logits_of(edited.path(), tokens), logits_of(output, tokens)),
+            3e-6);
+  std::string file = testing::read_whole_file(output);
+  const auto replace = [&file](const std::string& found, const std::string& by) {
+    ASSERT_NE(file.find(found), std::string::npos);
+    file.replace(file.find(found), found.size(), by);
+  };
+  // A number's type comes before it.
+  const std::string count("block_count\4\0\0\0", 15);
+  replace(count + '\3', count + '\7');
+  replace("indexer.types", "indexer.typed");
+  std::ofstream(output, std::ios::binary) << file;
+  const auto config = testing::read_model_config_at(output);
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  std::string choices;
+  for (const LayerConfig& layer : config->layers) {
+    choices += layer.key_choice == KeyChoice::kOwn ? 'F' : 'S';
+  }
+  EXPECT_EQ(choices, "FFFSSSF");
 }
 
 TEST_F(Translation, RecurrentLayersAreRefusedInAnotherLayout) {
   for (const std::string name : {"/qwen3-5", "/lfm2-moe", "/granite-hybrid", "/falcon-h1"}) {
     for (const bool is_file : {false, true}) {
       const std::string output = at(is_file ? "output" : "output.gguf");
-      const std::string message =
-          convert(kModels + name + (is_file ? ".gguf" : ""), output, "f32");
+      const std::string message = convert(kModels + name + (is_file ? ".gguf" : ""), output, "f32");
       EXPECT_NE(message.find("recurrent layers"), std::string::npos) << message;
       EXPECT_FALSE(fs::exists(output));
     }
@@ -478,9 +510,8 @@ TEST(HfNames, GoBothWays) {
     const std::string stored = "model.layers.1." + std::string(norm) + ".weight";
     EXPECT_EQ(back(stored.c_str(), "gemma2"), stored);
   }
-  for (const char* stored : {"model.tok_embeddings.weight",
-                             "output.weight",
-                             "model.layers.2.feed_forward.w3.weight"}) {
+  for (const char* stored :
+       {"model.tok_embeddings.weight", "output.weight", "model.layers.2.feed_forward.w3.weight"}) {
     EXPECT_EQ(back(stored, "internlm2"), stored);
   }
   for (const char* stored : {"transformer.wte.weight",

@@ -9,6 +9,7 @@
 #include <cmath>
 #include <cstring>
 #include <numeric>
+#include <random>
 #include <span>
 #include <string>
 #include <vector>
@@ -53,8 +54,8 @@ class Indexed {
     cache_.resize(static_cast<size_t>(num_blocks * kBlockSize * kDim));
     for (size_t req = 0, token = 0; req < kLengths.size(); ++req) {
       for (int32_t p = 0; p < kLengths[req]; ++p, ++token) {
-        const int32_t block = table_[req * static_cast<size_t>(stride_) +
-                                     static_cast<size_t>(p / kBlockSize)];
+        const int32_t block =
+            table_[req * static_cast<size_t>(stride_) + static_cast<size_t>(p / kBlockSize)];
         for (int32_t d = 0; d < kDim; ++d) {
           const float key = keys_[token * kDim + static_cast<size_t>(d)];
           cache_[static_cast<size_t>((block * kBlockSize + p % kBlockSize) * kDim + d)] =
@@ -75,9 +76,8 @@ class Indexed {
                            product);
       }
       float& lane = lanes[static_cast<size_t>(head % 16)];
-      lane = std::fma(weights_[static_cast<size_t>(token * num_heads_ + head)],
-                      std::max(0.0F, product),
-                      lane);
+      lane = std::fma(
+          weights_[static_cast<size_t>(token * num_heads_ + head)], std::max(0.0F, product), lane);
     }
     return fold(lanes).front();
   }
@@ -149,25 +149,25 @@ class Indexed {
                                                        .dim = kDim,
                                                        .num_threads = device.num_threads()});
     std::vector<float> workspace(static_cast<size_t>(bytes) / sizeof(float) + 16, NAN);
-    choose_keys(device.context(),
-                {.q = q.data(),
-                 .q_stride = num_heads_ * kDim,
-                 .weights = weights.data(),
-                 .weights_stride = num_heads_,
-                 .num_heads = num_heads_,
-                 .cache = {.data = reinterpret_cast<std::byte*>(
-                               const_cast<uint16_t*>(cache_.data())),
-                           .dtype = DType::kBF16,
-                           .block_size = kBlockSize,
-                           .dim = kDim},
-                 .query_start_loc = starts,
-                 .seq_lens = lens,
-                 .block_table = tables.data(),
-                 .block_table_stride = stride_,
-                 .top_k = kTopK,
-                 .out = {words.data(), stride},
-                 .workspace = std::as_writable_bytes(std::span(workspace))
-                                  .first(static_cast<size_t>(bytes))});
+    choose_keys(
+        device.context(),
+        {.q = q.data(),
+         .q_stride = num_heads_ * kDim,
+         .weights = weights.data(),
+         .weights_stride = num_heads_,
+         .num_heads = num_heads_,
+         .cache = {.data = reinterpret_cast<std::byte*>(const_cast<uint16_t*>(cache_.data())),
+                   .dtype = DType::kBF16,
+                   .block_size = kBlockSize,
+                   .dim = kDim},
+         .query_start_loc = starts,
+         .seq_lens = lens,
+         .block_table = tables.data(),
+         .block_table_stride = stride_,
+         .top_k = kTopK,
+         .out = {words.data(), stride},
+         .workspace =
+             std::as_writable_bytes(std::span(workspace)).first(static_cast<size_t>(bytes))});
     for (size_t i = 0; i < tokens.size(); ++i) {
       for (int32_t j = 0; j < kLengths.front(); ++j) {
         const uint64_t word = words[i * static_cast<size_t>(stride) + static_cast<size_t>(j / 64)];
@@ -199,25 +199,53 @@ TEST(LatentIndex, ChoosesTheBestKeysAndOfEqualOnesTheEarlier) {
   }
 }
 
-// One token behind `length` keys of two partitions, with some of them chosen.
+constexpr int32_t kLatent = 32;
+constexpr int32_t kRope = 16;
+
+// The first `length` rows of a cache of floats, in whole blocks.
+struct FloatCache {
+  std::vector<float> latents, ropes;
+
+  explicit FloatCache(int32_t length) {
+    test::Random random(4);
+    latents = random.normals(static_cast<size_t>(length * kLatent));
+    ropes = random.normals(static_cast<size_t>(length * kRope));
+    pad(length);
+  }
+
+  // The rows of some positions alone.
+  FloatCache(const FloatCache& all, const std::vector<int32_t>& positions) {
+    for (const int32_t p : positions) {
+      const auto row = all.latents.begin() + int64_t{p} * kLatent;
+      const auto rope = all.ropes.begin() + int64_t{p} * kRope;
+      latents.insert(latents.end(), row, row + kLatent);
+      ropes.insert(ropes.end(), rope, rope + kRope);
+    }
+    pad(static_cast<int32_t>(positions.size()));
+  }
+
+ private:
+  void pad(int32_t length) {
+    const auto slots = static_cast<size_t>((length + kBlockSize - 1) / kBlockSize * kBlockSize);
+    latents.resize(slots * kLatent, NAN);
+    ropes.resize(slots * kRope, NAN);
+  }
+};
+
+// The last `tokens` of `length` cached ones, each with some keys chosen: [head][token][kLatent].
 std::vector<float> attend(const Device& device,
+                          const FloatCache& cache,
                           int32_t length,
                           const std::vector<uint64_t>& words,
-                          std::vector<float>& values) {
-  constexpr int32_t kHeads = 5;
-  constexpr int32_t kLatent = 32;
-  constexpr int32_t kRope = 16;
-  test::Random random(4);
-  std::vector<float> query = random.normals(kHeads * (kLatent + kRope));
-  values = random.normals(static_cast<size_t>(length * kLatent));
-  std::vector<float> ropes = random.normals(static_cast<size_t>(length * kRope));
-  std::vector<int32_t> table(static_cast<size_t>((length + kBlockSize - 1) / kBlockSize));
+                          int32_t tokens = 1) {
+  constexpr int32_t kHeads = 37;
+  std::vector<float> query =
+      test::Random(6).normals(static_cast<size_t>(kHeads * tokens * (kLatent + kRope)));
+  std::vector<int32_t> table(cache.latents.size() / (kBlockSize * kLatent));
   std::iota(table.begin(), table.end(), 0);
-  values.resize(table.size() * kBlockSize * kLatent);
-  ropes.resize(table.size() * kBlockSize * kRope);
-  const std::vector<int32_t> starts = {0, 1};
+  const std::vector<int32_t> starts = {0, tokens};
   const std::vector<int32_t> lens = {length};
-  const int64_t bytes = latent_workspace_bytes({.num_tokens = 1,
+  const int64_t bytes = latent_workspace_bytes({.num_tokens = tokens,
                                                 .num_reqs = 1,
                                                 .seq_len = length,
                                                 .num_heads = kHeads,
@@ -226,13 +254,16 @@ std::vector<float> attend(const Device& device,
                                                 .num_threads = device.num_threads()},
                                                kRope);
   std::vector<float> workspace(static_cast<size_t>(bytes) / sizeof(float) + 16, NAN);
-  std::vector<float> out(kHeads * kLatent, NAN);
+  std::vector<float> out(static_cast<size_t>(kHeads * tokens * kLatent), NAN);
+  const auto plane = [](const std::vector<float>& rows) {
+    return reinterpret_cast<std::byte*>(const_cast<float*>(rows.data()));
+  };
   latent_attention(
       device.context(),
-      {.query = {query.data(), kLatent + kRope, kLatent + kRope},
+      {.query = {query.data(), kLatent + kRope, int64_t{tokens} * (kLatent + kRope)},
        .num_heads = kHeads,
-       .cache = {.latent = reinterpret_cast<std::byte*>(values.data()),
-                 .rope = reinterpret_cast<std::byte*>(ropes.data()),
+       .cache = {.latent = plane(cache.latents),
+                 .rope = plane(cache.ropes),
                  .dtype = DType::kF32,
                  .num_blocks = static_cast<int32_t>(table.size()),
                  .block_size = kBlockSize,
@@ -245,38 +276,67 @@ std::vector<float> attend(const Device& device,
        .scale = 0.1F,
        .chosen = {words.empty() ? nullptr : const_cast<uint64_t*>(words.data()),
                   chosen_words(length)},
-       .out = {out.data(), kLatent, kLatent},
+       .out = {out.data(), kLatent, int64_t{tokens} * kLatent},
        .workspace =
            std::as_writable_bytes(std::span(workspace)).first(static_cast<size_t>(bytes))});
   return out;
 }
 
+std::vector<uint64_t> words_of(int32_t length, const std::vector<int32_t>& positions) {
+  std::vector<uint64_t> words(static_cast<size_t>(chosen_words(length)), 0);
+  for (const int32_t p : positions) words[static_cast<size_t>(p / 64)] |= uint64_t{1} << p % 64;
+  return words;
+}
+
 TEST(LatentIndex, AChoiceOfAllKeysIsDenseAttention) {
   for (const int32_t length : {1, 64, 200, 1100}) {
-    std::vector<uint64_t> all(static_cast<size_t>(chosen_words(length)), UINT64_MAX);
-    if (length % 64 != 0) all.back() = (uint64_t{1} << length % 64) - 1;
-    std::vector<float> values;
+    std::vector<int32_t> all(static_cast<size_t>(length));
+    std::iota(all.begin(), all.end(), 0);
+    const FloatCache cache(length);
     for (const auto& device : test::devices({1, 3})) {
-      EXPECT_EQ(attend(*device.device, length, all, values),
-                attend(*device.device, length, {}, values))
+      EXPECT_EQ(attend(*device.device, cache, length, words_of(length, all)),
+                attend(*device.device, cache, length, {}))
           << device.name << " " << length;
     }
   }
 }
 
-// Tiles and partitions of which nothing is chosen weigh nothing: a single key gives its latent.
-TEST(LatentIndex, KeysThatAreNotChosenWeighNothing) {
-  constexpr int32_t kLength = 1100;
-  for (const int32_t key : {0, 63, 64, 511, 700, 1099}) {
-    std::vector<uint64_t> one(static_cast<size_t>(chosen_words(kLength)), 0);
-    one[static_cast<size_t>(key / 64)] = uint64_t{1} << key % 64;
+// Wherever the chosen keys lie, they are attended to as if nothing else were cached.
+TEST(LatentIndex, AChoiceIsDenseAttentionToTheChosenKeys) {
+  constexpr int32_t kLength = 3000;
+  const FloatCache cache(kLength);
+  for (const int32_t kept : {1, 17, 64, 600}) {
+    std::vector<int32_t> positions(kLength);
+    std::iota(positions.begin(), positions.end(), 0);
+    std::ranges::shuffle(positions, std::minstd_rand(kept));
+    positions.resize(static_cast<size_t>(kept));
+    std::ranges::sort(positions);
+    const FloatCache alone(cache, positions);
     for (const auto& device : test::devices({1, 3})) {
-      std::vector<float> values;
-      const std::vector<float> out = attend(*device.device, kLength, one, values);
-      for (size_t i = 0; i < out.size(); ++i) {
-        ASSERT_EQ(out[i], values[static_cast<size_t>(key) * 32 + i % 32])
-            << device.name << " key " << key << " at " << i;
-      }
+      EXPECT_EQ(attend(*device.device, cache, kLength, words_of(kLength, positions)),
+                attend(*device.device, alone, kept, {}))
+          << device.name << " " << kept;
+    }
+  }
+}
+
+// Tokens of one call have choices of their own.
+TEST(LatentIndex, TokensOfAChunkChooseForThemselves) {
+  constexpr int32_t kLength = 700;
+  const FloatCache cache(kLength);
+  const std::vector<int32_t> keys = {697, 0, 699};
+  std::vector<uint64_t> words;
+  for (const int32_t key : keys) {
+    const std::vector<uint64_t> one = words_of(kLength, {key});
+    words.insert(words.end(), one.begin(), one.end());
+  }
+  for (const auto& device : test::devices({1, 3})) {
+    const std::vector<float> out = attend(*device.device, cache, kLength, words, 3);
+    for (size_t i = 0; i < out.size(); ++i) {
+      // A single key gives its latent.
+      const auto key = static_cast<size_t>(keys[i / kLatent % 3]);
+      ASSERT_EQ(out[i], cache.latents[key * kLatent + i % kLatent])
+          << device.name << " key " << key << " at " << i;
     }
   }
 }

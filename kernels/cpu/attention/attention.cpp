@@ -34,10 +34,9 @@ struct RequestPlan {
 
 // `rope_dim`: 0 for usual attention.
 int64_t scratch_bytes(int64_t head_dim, int64_t value_dim, int64_t rope_dim) {
-  const int64_t floats =
-      rope_dim > 0
-          ? cpu::latent_scratch_floats(head_dim, cached_head_dim(rope_dim))
-          : cpu::attention_scratch_floats(cached_head_dim(head_dim), cached_head_dim(value_dim));
+  const int64_t floats = rope_dim > 0 ? cpu::latent_scratch_floats(head_dim)
+                                      : cpu::attention_scratch_floats(cached_head_dim(head_dim),
+                                                                      cached_head_dim(value_dim));
   return align_up(floats * 4, kAlignment);
 }
 
@@ -159,6 +158,11 @@ class AttentionCall {
     }
   }
 
+  // Whether each token has keys of its own; then no block has rows of two.
+  [[nodiscard]] bool chooses() const { return latent_.chosen.words != nullptr; }
+
+  static int64_t blocks_of(int64_t rows) { return ceil_div(rows, kAttentionMaxRows); }
+
   [[nodiscard]] int32_t num_tokens(int64_t req) const {
     return args_.query_start_loc[req + 1] - args_.query_start_loc[req];
   }
@@ -178,8 +182,8 @@ class AttentionCall {
     int64_t unsplit_tiles = 0;
     for (int32_t req = 0; req < num_reqs_; ++req) {
       RequestPlan& plan = plans_[req];
-      plan.row_blocks =
-          static_cast<int32_t>(ceil_div(int64_t{num_tokens(req)} * group_, kAttentionMaxRows));
+      plan.row_blocks = static_cast<int32_t>(chooses() ? num_tokens(req) * blocks_of(group_)
+                                                       : blocks_of(num_tokens(req) * group_));
       unsplit_tiles += int64_t{plan.row_blocks} * args_.kv.num_kv_heads;
     }
     const bool want_split = threads > 1 && unsplit_tiles < kTilesPerThread * threads;
@@ -226,7 +230,13 @@ class AttentionCall {
       partials =
           partials_ + plan.partials + kv_head * rows * plan.num_partitions * (value_dim_ + 2);
     }
-    const auto row_begin = static_cast<int32_t>(row_block * kAttentionMaxRows);
+    int64_t row_begin = row_block * kAttentionMaxRows;
+    int64_t row_end = std::min(row_begin + kAttentionMaxRows, rows);
+    if (chooses()) {
+      const int64_t token = row_block / blocks_of(group_);
+      row_begin = token * group_ + row_block % blocks_of(group_) * kAttentionMaxRows;
+      row_end = std::min(row_begin + kAttentionMaxRows, (token + 1) * group_);
+    }
     return {
         .q = args_.q + args_.query_start_loc[req] * args_.q_stride + first_head * kv.head_dim,
         .q_stride = args_.q_stride,
@@ -242,9 +252,9 @@ class AttentionCall {
         .block_table = args_.block_table + req * args_.block_table_stride,
         .sinks = args_.sinks != nullptr ? args_.sinks + int64_t{kv_head} * group_ : nullptr,
         .slopes = args_.slopes != nullptr ? args_.slopes + int64_t{kv_head} * group_ : nullptr,
-        .chosen = latent_.chosen.words == nullptr
-                      ? nullptr
-                      : latent_.chosen.words + args_.query_start_loc[req] * latent_.chosen.stride,
+        .chosen = chooses()
+                      ? latent_.chosen.words + args_.query_start_loc[req] * latent_.chosen.stride
+                      : nullptr,
         .chosen_stride = latent_.chosen.stride,
         .scratch = reinterpret_cast<float*>(scratch_ + worker * scratch_bytes_),
         .partials = partials,
@@ -258,8 +268,8 @@ class AttentionCall {
         .value_dim = static_cast<int32_t>(value_dim_),
         .first_token = args_.query_start_loc[req],
         .group = group_,
-        .row_begin = row_begin,
-        .num_rows = static_cast<int32_t>(std::min<int64_t>(kAttentionMaxRows, rows - row_begin)),
+        .row_begin = static_cast<int32_t>(row_begin),
+        .num_rows = static_cast<int32_t>(row_end - row_begin),
         .first_position = args_.seq_lens[req] - num_tokens(req),
         .partition_base = plan.partition_begin,
         .partition_begin = plan.partition_begin,

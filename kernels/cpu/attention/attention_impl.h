@@ -202,6 +202,10 @@ SLUICE_INLINE BlockRows block_rows(const QueryBlock& block) {
   BlockRows rows;
   rows.first_key = INT32_MAX;
   rows.last_key = 0;
+  const int32_t num_chosen =
+      block.chosen != nullptr
+          ? count_chosen(chosen_of(block), block.first_position + block.row_begin / block.group + 1)
+          : 0;
   for (int32_t r = 0; r < block.num_rows; ++r) {
     const int32_t token = (block.row_begin + r) / block.group;
     const int32_t head = (block.row_begin + r) % block.group;
@@ -209,6 +213,7 @@ SLUICE_INLINE BlockRows block_rows(const QueryBlock& block) {
     rows.q[r] = block.q + token * block.q_stride + head * block.q_head_stride;
     rows.visible[r] = {first_visible_key(position, block.window, block.is_chunked),
                        end_of_visible_keys(position, block.window, block.keys_behind)};
+    if (block.chosen != nullptr) rows.visible[r].end = num_chosen;
     if (rows.visible[r].begin < rows.first_key) rows.first_key = rows.visible[r].begin;
     if (rows.visible[r].end > rows.last_key) rows.last_key = rows.visible[r].end;
   }
@@ -397,7 +402,7 @@ SLUICE_INLINE void attend_tile(const QueryBlock& block,
 }
 
 // Attends all tiles of one partition, left to right.
-template <typename Load, bool kIsLatent>
+template <typename Load>
 SLUICE_INLINE void attend_partition(const QueryBlock& block,
                                     const BlockRows& rows,
                                     int32_t partition,
@@ -414,12 +419,6 @@ SLUICE_INLINE void attend_partition(const QueryBlock& block,
     const int32_t end = rows.last_key - tile_begin;
     const KeyRange keys = {begin < 0 ? 0 : begin, end > kTile ? kTile : end};
     if (keys.begin >= keys.end) continue;
-    if constexpr (kIsLatent) {
-      TileView<float> tile;
-      score_latent_tile<Load>(block, tile_begin, keys, block.scratch, &tile);
-      weigh_tile<LoadF32>(block, rows, tile, nullptr, tile_begin, keys, states);
-      continue;
-    }
     TileScales own_scales;
     const TileScales* scales = nullptr;
     if constexpr (Load::kScaled) {
@@ -444,10 +443,55 @@ SLUICE_INLINE void attend_partition(const QueryBlock& block,
   }
 }
 
+// Likewise of latents, which have no window. Where the rows' token has chosen its keys, a tile is
+// 64 of those.
+template <typename Load>
+SLUICE_INLINE void attend_latents(const QueryBlock& block,
+                                  const BlockRows& rows,
+                                  int32_t partition,
+                                  RowStates& states) {
+  using Element = typename Load::Element;
+  const int32_t first = partition * kPartition;
+  const int32_t left = rows.last_key - first;
+  const int32_t num_keys = left < kPartition ? left : kPartition;
+  int32_t* const chosen = block.chosen != nullptr ? LatentScratch(block).chosen : nullptr;
+  if (chosen != nullptr) list_chosen(chosen_of(block), first, first + num_keys, chosen);
+  LatentRows places[2];
+  const auto find = [&](int32_t at) {
+    const int32_t count = num_keys - at < kTile ? num_keys - at : kTile;
+    if (count <= 0) return 0;
+    find_latents<Load>(block,
+                       chosen != nullptr ? chosen + at : nullptr,
+                       first + at,
+                       count,
+                       &places[at / kTile % 2]);
+    return count;
+  };
+  int32_t count = find(0);
+  for (int32_t at = 0; count > 0; at += kTile) {
+    const LatentRows& here = places[at / kTile % 2];
+    const int32_t next = find(at + kTile);
+    const KeyRange keys = {0, count};
+    score_latents<Load>(
+        block, rows.q, here, next > 0 ? &places[(at / kTile + 1) % 2] : nullptr, count);
+    if (Load::kWidensFast && block.block_size >= 16 && chosen == nullptr) {
+      TileView<Element> tile;
+      for (int32_t v = 0; 16 * v < count; ++v) {
+        tile.v[v] = reinterpret_cast<const Element*>(here.latent[16 * v]);
+      }
+      weigh_tile<Load>(block, rows, tile, nullptr, first + at, keys, states);
+    } else {
+      TileView<float> tile;
+      convert_latents<Load>(block, here, count, &tile);
+      weigh_tile<LoadF32>(block, rows, tile, nullptr, first + at, keys, states);
+    }
+    count = next;
+  }
+}
+
 template <typename Load, bool kIsLatent = false>
 SLUICE_INLINE void attend(const QueryBlock& block) {
   const BlockRows rows = block_rows(block);
-  if constexpr (kIsLatent) transpose_queries(block, rows.q, LatentScratch(block).queries);
   const int32_t value_dim = block.value_dim;
   RowStates running;
   RowStates merged;
@@ -459,7 +503,11 @@ SLUICE_INLINE void attend(const QueryBlock& block) {
     const KeyRange keys = {partition * kPartition, (partition + 1) * kPartition};
     if (rows.first_key >= keys.end || rows.last_key <= keys.begin) continue;
     reset(running, block.num_rows, value_dim);
-    attend_partition<Load, kIsLatent>(block, rows, partition, running);
+    if constexpr (kIsLatent) {
+      attend_latents<Load>(block, rows, partition, running);
+    } else {
+      attend_partition<Load>(block, rows, partition, running);
+    }
     for (int32_t r = 0; r < block.num_rows; ++r) {
       if (rows.visible[r].begin >= keys.end || rows.visible[r].end <= keys.begin) continue;
       const float* o = running.o + int64_t{r} * value_dim;

@@ -3,11 +3,20 @@
 // share each key.
 #pragma once
 
+#include "kernels/cpu/attention/attention_tile_impl.h"
 #include "kernels/cpu/attention/index_block.h"
-#include "kernels/cpu/attention/latent_tile_impl.h"
 #include "kernels/cpu/isa/vec16.h"
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
+
+// The keys whose accumulators fit the registers.
+#if defined(SLUICE_ISA_SCALAR)
+constexpr int32_t kKeysTogether = 1;
+#elif defined(SLUICE_ISA_AVX512)
+constexpr int32_t kKeysTogether = 8;
+#else
+constexpr int32_t kKeysTogether = 4;
+#endif
 
 // Scores kKeys keys of the converted tile.
 template <int kKeys>
@@ -17,18 +26,23 @@ template <int kKeys>
   for (int j = 0; j < kKeys; ++j) total[j] = zero();
   const float* const keys = block.tile + int64_t{key} * block.dim;
   for (int32_t head = 0; head < block.num_heads; head += 16) {
-    V16 acc[kKeys][1];
+    V16 acc[kKeys];
 #pragma GCC unroll 8
-    for (int j = 0; j < kKeys; ++j) acc[j][0] = zero();
+    for (int j = 0; j < kKeys; ++j) acc[j] = zero();
     const int32_t group = head / kAttentionMaxRows;
-    const float* const queries = block.queries +
-                                 int64_t{group} * block.dim * kAttentionMaxRows +
-                                 head % kAttentionMaxRows;
-    chain_keys<kKeys, 1>(queries, keys, block.dim, block.dim, acc);
+    const float* const queries =
+        block.queries + int64_t{group} * block.dim * kAttentionMaxRows + head % kAttentionMaxRows;
+    for (int32_t d = 0; d < block.dim; ++d) {
+      const V16 heads = load(queries + d * kAttentionMaxRows);
+#pragma GCC unroll 8
+      for (int j = 0; j < kKeys; ++j) {
+        acc[j] = fma(heads, broadcast(keys[j * int64_t{block.dim} + d]), acc[j]);
+      }
+    }
     const V16 weights = load(block.weights + head);
 #pragma GCC unroll 8
     for (int j = 0; j < kKeys; ++j) {
-      total[j] = fma(weights, max(zero(), acc[j][0]), total[j]);
+      total[j] = fma(weights, max(zero(), acc[j]), total[j]);
     }
   }
 #pragma GCC unroll 8

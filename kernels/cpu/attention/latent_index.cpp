@@ -16,6 +16,7 @@ namespace cpu {
 namespace {
 
 constexpr int64_t kTileKeys = 64;
+constexpr int64_t kKeysPerClaim = 2 * kTileKeys;
 
 // One worker's scratch memory, each part from a multiple of 64 bytes on.
 struct Scratch {
@@ -86,31 +87,42 @@ void lay_out_query(const ChooseKeysArgs& args, int64_t token, const Scratch& scr
   }
 }
 
-void choose_for(const SimdTable& simd,
+// A token's request, and the keys that it sees.
+struct Seen {
+  int64_t req;
+  int32_t num_keys;
+
+  Seen(const ChooseKeysArgs& args, int64_t token) {
+    const auto next = std::ranges::upper_bound(args.query_start_loc, token);
+    req = next - args.query_start_loc.begin() - 1;
+    const auto behind = static_cast<int32_t>(*next - token - 1);  // tokens of the request
+    num_keys = args.seq_lens[static_cast<size_t>(req)] - behind;
+  }
+};
+
+// Scores `count` keys from `first`, a multiple of a tile, by the query laid out in `query`; `own`:
+// this worker's.
+void score_keys(const SimdTable& simd,
                 const ChooseKeysArgs& args,
-                int64_t token,
-                const Scratch& scratch) {
-  const auto next = std::ranges::upper_bound(args.query_start_loc, token);
-  const int64_t req = next - args.query_start_loc.begin() - 1;
-  const auto behind = static_cast<int32_t>(*next - token - 1);  // tokens of the request
-  const int32_t num_keys = args.seq_lens[static_cast<size_t>(req)] - behind;
-  uint64_t* const words = args.out.words + token * args.out.stride;
-  if (num_keys <= args.top_k) return choose_all(words, num_keys);
-  lay_out_query(args, token, scratch);
+                int64_t req,
+                int32_t first,
+                int32_t count,
+                const Scratch& query,
+                const Scratch& own) {
   const IndexKeyView& cache = args.cache;
-  simd.index_block({.queries = scratch.queries,
-                    .weights = scratch.weights,
-                    .keys = cache.data,
-                    .block_table = args.block_table + req * args.block_table_stride,
-                    .block_bytes = kv_head_bytes(cache.dtype, cache.dim, cache.block_size),
-                    .dtype = cache.dtype,
-                    .block_size = cache.block_size,
-                    .dim = cache.dim,
-                    .num_heads = args.num_heads,
-                    .num_keys = num_keys,
-                    .tile = scratch.tile,
-                    .scores = scratch.scores});
-  choose_best(scratch, num_keys, args.top_k, words);
+  simd.index_block(
+      {.queries = query.queries,
+       .weights = query.weights,
+       .keys = cache.data,
+       .block_table = args.block_table + req * args.block_table_stride + first / cache.block_size,
+       .block_bytes = kv_head_bytes(cache.dtype, cache.dim, cache.block_size),
+       .dtype = cache.dtype,
+       .block_size = cache.block_size,
+       .dim = cache.dim,
+       .num_heads = args.num_heads,
+       .num_keys = count,
+       .tile = own.tile,
+       .scores = query.scores + first});
 }
 
 }  // namespace
@@ -155,11 +167,44 @@ void choose_keys(const ExecContext& ctx, const ChooseKeysArgs& args) {
   const int32_t longest = std::ranges::max(args.seq_lens);
   const int64_t bytes = Scratch(nullptr, longest, args.num_heads, args.cache.dim).bytes;
   CHECK_LE(bytes * ctx.pool->num_threads(), static_cast<int64_t>(args.workspace.size()));
-  ctx.pool->parallel_for(args.query_start_loc.back(), [&](int64_t token, int32_t worker) {
-    const Scratch scratch(
-        args.workspace.data() + worker * bytes, longest, args.num_heads, args.cache.dim);
-    choose_for(simd, args, token, scratch);
-  });
+  const auto scratch_of = [&](int32_t worker) {
+    return Scratch(args.workspace.data() + worker * bytes, longest, args.num_heads, args.cache.dim);
+  };
+  const auto words_of = [&](int64_t token) { return args.out.words + token * args.out.stride; };
+  const int64_t tokens = args.query_start_loc.back();
+  if (tokens >= ctx.pool->num_threads()) {
+    return ctx.pool->parallel_for(tokens, [&](int64_t token, int32_t worker) {
+      const Seen seen(args, token);
+      if (seen.num_keys <= args.top_k) return choose_all(words_of(token), seen.num_keys);
+      const Scratch scratch = scratch_of(worker);
+      lay_out_query(args, token, scratch);
+      score_keys(simd, args, seen.req, 0, seen.num_keys, scratch, scratch);
+      choose_best(scratch, seen.num_keys, args.top_k, words_of(token));
+    });
+  }
+  // All threads score the keys of a token where there are few.
+  const Scratch query = scratch_of(0);
+  for (int64_t token = 0; token < tokens; ++token) {
+    const Seen seen(args, token);
+    if (seen.num_keys <= args.top_k) {
+      choose_all(words_of(token), seen.num_keys);
+      continue;
+    }
+    lay_out_query(args, token, query);
+    ctx.pool->parallel_for(ceil_div(seen.num_keys, kKeysPerClaim),
+                           [&](int64_t part, int32_t worker) {
+                             const auto first = static_cast<int32_t>(part * kKeysPerClaim);
+                             const int32_t left = seen.num_keys - first;
+                             score_keys(simd,
+                                        args,
+                                        seen.req,
+                                        first,
+                                        std::min<int32_t>(left, kKeysPerClaim),
+                                        query,
+                                        scratch_of(worker));
+                           });
+    choose_best(query, seen.num_keys, args.top_k, words_of(token));
+  }
 }
 
 }  // namespace cpu

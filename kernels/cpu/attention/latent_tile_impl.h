@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Scores of one tile of latents; the definition is in kernels/latent_attention.h. Lanes are query
-// rows instead of keys: the rows of all heads share each key, which is read as it lies in the
-// cache, and a score's chain over the elements stays the same.
+// Scores of one tile of latents; the definition is in kernels/latent_attention.h. The cache holds a
+// key's elements side by side: a block of elements of all keys is turned, so that a lane is a key,
+// and serves every row before the next one is read, while it is in the nearest cache.
 #pragma once
 
 #include "kernels/cpu/attention/attention_tile_impl.h"
@@ -10,173 +10,272 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// The keys whose accumulators fit the registers, beside up to kLatentVectors vectors of rows.
-#if defined(SLUICE_ISA_SCALAR)
-constexpr int32_t kKeysTogether = 1;
-constexpr int32_t kLatentVectors = 1;
-#elif defined(SLUICE_ISA_AVX512)
-constexpr int32_t kKeysTogether = 8;
-constexpr int32_t kLatentVectors = 2;
-#else
-constexpr int32_t kKeysTogether = 4;
-constexpr int32_t kLatentVectors = 1;
-#endif
-
-// A block's places in scratch memory, behind its running and merged outputs.
+// A block's places in scratch memory, behind its scores and its running and merged outputs.
 struct LatentScratch {
-  float* queries;  // [latent + rope][kAttentionMaxRows]
-  float* latents;  // [kTile][latent]
-  float* ropes;    // [kTile][rope]
-  float* scores;   // [kTile][kAttentionMaxRows]
+  float* turned;    // [kLatentElements][kTile]
+  float* values;    // [kTile][latent], where they are not read from the cache
+  int32_t* chosen;  // [kPartition] positions, ascending
 
   SLUICE_INLINE explicit LatentScratch(const QueryBlock& block) {
-    const int64_t width = int64_t{block.head_dim} + block.rope_width;
-    queries = block.scratch + kAttentionMaxRows * (kTile + 2 * int64_t{block.head_dim});
-    latents = queries + width * kAttentionMaxRows;
-    ropes = latents + int64_t{kTile} * block.head_dim;
-    scores = ropes + int64_t{kTile} * block.rope_width;
+    turned = block.scratch + kAttentionMaxRows * (kTile + 2 * int64_t{block.head_dim});
+    values = turned + kLatentElements * kTile;
+    chosen = reinterpret_cast<int32_t*>(values + int64_t{kTile} * block.head_dim);
   }
 };
 
-// Lays a block's queries out with a row in each lane; lanes without a row are zeros.
-SLUICE_INLINE void transpose_queries(const QueryBlock& block, const float* const* q, float* out) {
-  const int32_t width = block.head_dim + block.rope_dim;
-  const int32_t lanes = (block.num_rows + 15) / 16 * 16;
-  for (int32_t r = 0; r < lanes; ++r) {
-    for (int32_t d = 0; d < width; ++d) {
-      out[int64_t{d} * kAttentionMaxRows + r] = r < block.num_rows ? q[r][d] : 0.0F;
+// Where the keys of a tile lie, with the last one again in place of those behind it.
+struct LatentRows {
+  const std::byte* latent[kTile];
+  const std::byte* rope[kTile];
+};
+
+template <typename Load>
+SLUICE_INLINE void find_latents(const QueryBlock& block,
+                                const int32_t* chosen,
+                                int32_t tile_begin,
+                                int32_t count,
+                                LatentRows* rows) {
+  using Element = typename Load::Element;
+  const int shift = __builtin_ctz(static_cast<unsigned>(block.block_size));
+  const int64_t latent_bytes = int64_t{block.head_dim} * static_cast<int64_t>(sizeof(Element));
+  const int64_t rope_bytes = int64_t{block.rope_width} * static_cast<int64_t>(sizeof(Element));
+  for (int32_t j = 0; j < kTile; ++j) {
+    const int32_t inside = j < count ? j : count - 1;
+    const int32_t key = chosen != nullptr ? chosen[inside] : tile_begin + inside;
+    const int64_t id = block.block_table[key >> shift];
+    const int64_t slot = key & (block.block_size - 1);
+    rows->latent[j] = block.k + id * block.block_bytes + slot * latent_bytes;
+    rows->rope[j] = block.v + id * block.v_block_bytes + slot * rope_bytes;
+  }
+}
+
+// out[d][j] = element d of key j, for `count` elements, a multiple of 16, of 16 keys.
+template <typename Load>
+SLUICE_INLINE void turn_keys(
+    Load, const std::byte* const* keys, int64_t offset, int32_t count, float* out) {
+  using Element = typename Load::Element;
+  for (int32_t d = 0; d < count; d += 16) {
+    I16 square[16];
+#pragma GCC unroll 16
+    for (int j = 0; j < 16; ++j) {
+      square[j] = bits_of(Load::load16(reinterpret_cast<const Element*>(keys[j] + offset) + d));
+    }
+    transpose(square);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) store(out + (d + i) * kTile, float_of_bits(square[i]));
+  }
+}
+
+#if !defined(SLUICE_ISA_SCALAR)
+// Pairs of elements are turned as one.
+SLUICE_INLINE void turn_keys(
+    LoadBF16 one, const std::byte* const* keys, int64_t offset, int32_t count, float* out) {
+  int32_t d = 0;
+  for (; d + 32 <= count; d += 32) {
+    I16 square[16];
+#pragma GCC unroll 16
+    for (int j = 0; j < 16; ++j) {
+      square[j] = load(reinterpret_cast<const int32_t*>(keys[j] + offset + int64_t{2} * d));
+    }
+    transpose(square);
+#pragma GCC unroll 16
+    for (int i = 0; i < 16; ++i) {
+      float* const pair = out + (d + 2 * i) * kTile;
+      store(pair, float_of_bits(shift_left(square[i], 16)));
+      store(pair + kTile, float_of_bits(bit_and(square[i], broadcast(int32_t{-65536}))));
+    }
+  }
+  if (d < count)
+    turn_keys<LoadBF16>(one, keys, offset + int64_t{2} * d, count - d, out + d * kTile);
+}
+#endif
+
+// Elements that are turned together: those from byte `offset` on of each key.
+struct LatentElements {
+  const std::byte* const* keys = nullptr;  // [kTile]
+  int64_t offset = 0;
+  int32_t num_cached = 0;  // with the zeros behind a rotated part
+  int32_t num_chained = 0;
+};
+
+// Returns those from element `at` of keys and queries on.
+template <typename Load>
+SLUICE_INLINE LatentElements elements_at(const QueryBlock& block,
+                                         const LatentRows& rows,
+                                         int32_t at) {
+  const bool is_rope = at >= block.head_dim;
+  const int32_t from = is_rope ? at - block.head_dim : at;
+  const auto limit = [](int32_t left) { return left < kLatentElements ? left : kLatentElements; };
+  return {is_rope ? rows.rope : rows.latent,
+          from * static_cast<int64_t>(sizeof(typename Load::Element)),
+          limit((is_rope ? block.rope_width : block.head_dim) - from),
+          limit((is_rope ? block.rope_dim : block.head_dim) - from)};
+}
+
+// Lines of memory to bring near while chains are computed: of a key every few steps.
+struct LinesAhead {
+  const std::byte* const* keys = nullptr;  // null: none
+  int64_t offset = 0;
+  int64_t bytes = 0;
+  int32_t steps = kLatentElements;
+};
+
+// Continues the chains of kRows rows and kVectors vectors of keys over turned elements.
+template <int kRows, int kVectors>
+SLUICE_INLINE void chain_vectors(const float* turned,
+                                 int32_t count,
+                                 bool is_first,
+                                 const float* const* q,
+                                 int32_t at,
+                                 const LinesAhead& ahead,
+                                 float* scores) {
+  V16 acc[kRows][kVectors];
+  const float* rows[kRows];
+#pragma GCC unroll 6
+  for (int r = 0; r < kRows; ++r) {
+    rows[r] = q[r] + at;
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) {
+      acc[r][i] = is_first ? zero() : load(scores + r * kTile + 16 * i);
+    }
+  }
+  for (int32_t begin = 0, key = 0; begin < count; begin += ahead.steps, ++key) {
+    if (ahead.keys != nullptr) {
+      const std::byte* const line = ahead.keys[key] + ahead.offset;
+      for (int64_t i = 0; i < ahead.bytes; i += 64) __builtin_prefetch(line + i);
+    }
+    const int32_t end = begin + ahead.steps < count ? begin + ahead.steps : count;
+    for (int32_t d = begin; d < end; ++d) {
+      V16 keys[kVectors];
+#pragma GCC unroll 4
+      for (int i = 0; i < kVectors; ++i) keys[i] = load(turned + d * kTile + 16 * i);
+#pragma GCC unroll 6
+      for (int r = 0; r < kRows; ++r) {
+        const V16 query = broadcast(rows[r][d]);
+#pragma GCC unroll 4
+        for (int i = 0; i < kVectors; ++i) acc[r][i] = fma(query, keys[i], acc[r][i]);
+      }
+    }
+  }
+#pragma GCC unroll 6
+  for (int r = 0; r < kRows; ++r) {
+#pragma GCC unroll 4
+    for (int i = 0; i < kVectors; ++i) store(scores + r * kTile + 16 * i, acc[r][i]);
+  }
+}
+
+template <int kRows>
+[[gnu::noinline]] static void chain_rows(const float* turned,
+                                         int32_t vectors,
+                                         int32_t count,
+                                         const float* const* q,
+                                         int32_t at,
+                                         const LinesAhead& ahead,
+                                         float* scores) {
+  constexpr int kVectors = kVectorsTogether[kRows];
+  int32_t v = 0;
+  for (; v + kVectors <= vectors; v += kVectors) {
+    chain_vectors<kRows, kVectors>(
+        turned + 16 * v, count, at == 0, q, at, v == 0 ? ahead : LinesAhead{}, scores + 16 * v);
+  }
+  if constexpr (kVectors > 1) {
+    for (; v < vectors; ++v) {
+      chain_vectors<kRows, 1>(turned + 16 * v, count, at == 0, q, at, {}, scores + 16 * v);
     }
   }
 }
 
-// Converts the keys [begin, end) of a tile to floats.
+// Leaves the scores of the first `num_keys` keys of a tile in block.scratch[row][key]. `next`: the
+// keys of the tile that comes after, or null.
+template <typename Load>
+SLUICE_INLINE void score_latents(const QueryBlock& block,
+                                 const float* const* q,
+                                 const LatentRows& rows,
+                                 const LatentRows* next,
+                                 int32_t num_keys) {
+  float* const turned = LatentScratch(block).turned;
+  const int32_t vectors = (num_keys + 15) / 16;
+  const int32_t groups = (block.num_rows + kRowsTogether - 1) / kRowsTogether;
+  int32_t sharers = 1;  // the groups among which the lines ahead are divided
+  while (2 * sharers <= groups) sharers *= 2;
+  const int32_t width = block.head_dim + block.rope_dim;
+  for (int32_t at = 0; at < width;) {
+    const LatentElements here = elements_at<Load>(block, rows, at);
+    for (int32_t v = 0; v < vectors; ++v) {
+      turn_keys(Load{}, here.keys + 16 * v, here.offset, here.num_cached, turned + 16 * v);
+    }
+    const int32_t after = at + here.num_chained;
+    LatentElements ahead;
+    if (after < width) {
+      ahead = elements_at<Load>(block, rows, after);
+    } else if (next != nullptr) {
+      ahead = elements_at<Load>(block, *next, 0);
+    }
+    const bool is_full = ahead.keys != nullptr && here.num_chained == kLatentElements;
+    for (int32_t r = 0, group = 0; r < block.num_rows; ++group) {
+      const int32_t together = (block.num_rows - r + groups - group - 1) / (groups - group);
+      LinesAhead lines;
+      if (is_full && group < sharers) {
+        lines = {ahead.keys + kTile / sharers * group,
+                 ahead.offset,
+                 ahead.num_cached * int64_t{sizeof(typename Load::Element)},
+                 sharers};
+      }
+      with_rows(together, [&]<int kRows>() {
+        chain_rows<kRows>(
+            turned, vectors, here.num_chained, q + r, at, lines, block.scratch + r * kTile);
+      });
+      r += together;
+    }
+    at = after;
+  }
+}
+
+// Converts the values of the first `num_keys` keys.
 template <typename Load>
 SLUICE_INLINE void convert_latents(const QueryBlock& block,
-                                   int32_t tile_begin,
-                                   KeyRange keys,
-                                   const LatentScratch& scratch) {
+                                   const LatentRows& rows,
+                                   int32_t num_keys,
+                                   TileView<float>* tile) {
   using Element = typename Load::Element;
-  for (int32_t j = keys.begin; j < keys.end; ++j) {
-    const int32_t key = tile_begin + j;
-    const int64_t id = block.block_table[key / block.block_size];
-    const int64_t slot = key % block.block_size;
-    const auto* latent =
-        reinterpret_cast<const Element*>(block.k + id * block.block_bytes) + slot * block.head_dim;
-    const auto* rope = reinterpret_cast<const Element*>(block.v + id * block.v_block_bytes) +
-                       slot * block.rope_width;
-    float* const latent_out = scratch.latents + int64_t{j} * block.head_dim;
-    float* const rope_out = scratch.ropes + int64_t{j} * block.rope_width;
+  float* const values = LatentScratch(block).values;
+  for (int32_t j = 0; j < num_keys; ++j) {
+    const auto* const row = reinterpret_cast<const Element*>(rows.latent[j]);
     for (int32_t d = 0; d < block.head_dim; d += 16) {
-      store(latent_out + d, Load::load16(latent + d));
+      store(values + int64_t{j} * block.head_dim + d, Load::load16(row + d));
     }
-    for (int32_t d = 0; d < block.rope_width; d += 16) {
-      store(rope_out + d, Load::load16(rope + d));
+  }
+  for (int32_t v = 0; v < kTileVectors; ++v) tile->v[v] = values + int64_t{16} * v * block.head_dim;
+}
+
+// The words of a block whose token has chosen its keys.
+SLUICE_INLINE const uint64_t* chosen_of(const QueryBlock& block) {
+  return block.chosen + block.row_begin / block.group * block.chosen_stride;
+}
+
+// Writes the positions of the chosen keys [begin, end), counted in ascending order, of `words`.
+SLUICE_INLINE void list_chosen(const uint64_t* words, int32_t begin, int32_t end, int32_t* out) {
+  int32_t seen = 0;
+  for (int32_t w = 0; seen < end; ++w) {
+    const int32_t count = __builtin_popcountll(words[w]);
+    if (seen + count > begin) {
+      int32_t ordinal = seen;
+      for (uint64_t left = words[w]; left != 0; left &= left - 1, ++ordinal) {
+        if (ordinal >= begin && ordinal < end) {
+          *out++ = w * 64 + __builtin_ctzll(left);
+        }
+      }
     }
+    seen += count;
   }
 }
 
-// Continues the chains of kKeys keys, whose rows are `stride` apart, over `width` elements.
-template <int kKeys, int kVectors>
-SLUICE_INLINE void chain_keys(const float* queries,
-                              const float* keys,
-                              int32_t stride,
-                              int32_t width,
-                              V16 (&acc)[kKeys][kVectors]) {
-  for (int32_t d = 0; d < width; ++d) {
-    V16 rows[kVectors];
-#pragma GCC unroll 2
-    for (int v = 0; v < kVectors; ++v) rows[v] = load(queries + d * kAttentionMaxRows + 16 * v);
-#pragma GCC unroll 8
-    for (int j = 0; j < kKeys; ++j) {
-      const V16 key = broadcast(keys[j * int64_t{stride} + d]);
-#pragma GCC unroll 2
-      for (int v = 0; v < kVectors; ++v) acc[j][v] = fma(rows[v], key, acc[j][v]);
-    }
+SLUICE_INLINE int32_t count_chosen(const uint64_t* words, int32_t num_keys) {
+  int32_t count = 0;
+  for (int32_t w = 0; w < (num_keys + kTile - 1) / kTile; ++w) {
+    count += __builtin_popcountll(words[w]);
   }
-}
-
-// scratch.scores[key][16 v ...] for kKeys keys from `key` and kVectors vectors of rows from `v`.
-template <int kKeys, int kVectors>
-[[gnu::noinline]] static void score_latents(const QueryBlock& block,
-                                            const LatentScratch& scratch,
-                                            int32_t key,
-                                            int32_t v) {
-  V16 acc[kKeys][kVectors];
-#pragma GCC unroll 8
-  for (int j = 0; j < kKeys; ++j) {
-#pragma GCC unroll 2
-    for (int i = 0; i < kVectors; ++i) acc[j][i] = zero();
-  }
-  const int32_t latent = block.head_dim;
-  const float* const queries = scratch.queries + 16 * v;
-  chain_keys<kKeys, kVectors>(
-      queries, scratch.latents + int64_t{key} * latent, latent, latent, acc);
-  chain_keys<kKeys, kVectors>(queries + int64_t{latent} * kAttentionMaxRows,
-                              scratch.ropes + int64_t{key} * block.rope_width,
-                              block.rope_width,
-                              block.rope_dim,
-                              acc);
-#pragma GCC unroll 8
-  for (int j = 0; j < kKeys; ++j) {
-#pragma GCC unroll 2
-    for (int i = 0; i < kVectors; ++i) {
-      store(scratch.scores + (key + j) * kAttentionMaxRows + 16 * (v + i), acc[j][i]);
-    }
-  }
-}
-
-template <int kVectors>
-SLUICE_INLINE void score_latent_keys(const QueryBlock& block,
-                                     const LatentScratch& scratch,
-                                     KeyRange keys,
-                                     int32_t v) {
-  int32_t key = keys.begin;
-  for (; key + kKeysTogether <= keys.end; key += kKeysTogether) {
-    score_latents<kKeysTogether, kVectors>(block, scratch, key, v);
-  }
-  for (; key < keys.end; ++key) score_latents<1, kVectors>(block, scratch, key, v);
-}
-
-// A score whose weight is exactly 0, also where no key of a tile is chosen.
-constexpr float kNotChosen = -__builtin_inff();
-
-// The keys of a tile that row r of the block has chosen.
-SLUICE_INLINE uint64_t chosen_in_tile(const QueryBlock& block, int32_t r, int32_t tile_begin) {
-  if (block.chosen == nullptr) return ~uint64_t{0};
-  const int64_t token = (block.row_begin + r) / block.group;
-  return block.chosen[token * block.chosen_stride + tile_begin / kTile];
-}
-
-// Leaves the scores of the keys [begin, end) in out[row][key], and the tile's values in `tile`.
-template <typename Load>
-SLUICE_INLINE void score_latent_tile(const QueryBlock& block,
-                                     int32_t tile_begin,
-                                     KeyRange keys,
-                                     float* out,
-                                     TileView<float>* tile) {
-  const LatentScratch scratch(block);
-  convert_latents<Load>(block, tile_begin, keys, scratch);
-  const int32_t vectors = (block.num_rows + 15) / 16;
-  int32_t v = 0;
-  for (; v + kLatentVectors <= vectors; v += kLatentVectors) {
-    score_latent_keys<kLatentVectors>(block, scratch, keys, v);
-  }
-  if constexpr (kLatentVectors > 1) {
-    for (; v < vectors; ++v) score_latent_keys<1>(block, scratch, keys, v);
-  }
-  for (int32_t r = 0; r < block.num_rows; ++r) {
-    const uint64_t chosen = chosen_in_tile(block, r, tile_begin);
-    for (int32_t j = keys.begin; j < keys.end; ++j) {
-      out[r * kTile + j] = scratch.scores[j * kAttentionMaxRows + r];
-    }
-    if (chosen == ~uint64_t{0}) continue;
-    for (int32_t j = keys.begin; j < keys.end; ++j) {
-      if ((chosen >> j & 1) == 0) out[r * kTile + j] = kNotChosen;
-    }
-  }
-  for (int32_t i = 0; i < kTileVectors; ++i) {
-    tile->v[i] = scratch.latents + int64_t{16} * i * block.head_dim;
-  }
+  return count;
 }
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

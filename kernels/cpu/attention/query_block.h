@@ -22,14 +22,14 @@ struct QueryBlock {
   float* out;  // likewise
   int64_t out_stride;
   int64_t out_head_stride;
-  const std::byte* k;  // K of the KV head in block 0, or latents
-  const std::byte* v;  // or the rotated parts of latent attention
+  const std::byte* k;          // K of the KV head in block 0, or latents
+  const std::byte* v;          // or the rotated parts of latent attention
   int64_t block_bytes;         // from one block of K to the next
   int64_t v_block_bytes;       // likewise in `v`
   const int32_t* block_table;  // the request's
   const float* sinks;          // from the group's first head on, or null
   const float* slopes;         // likewise
-  const uint64_t* chosen;      // keys of the request's first token, a word a tile; null: all
+  const uint64_t* chosen;      // its first token's keys; null: all. A block then has one token
   int64_t chosen_stride;       // from token to token
   float* scratch;              // attention_scratch_floats(), of this worker
   float* partials;  // [partition - partition_base][row][value_dim + 2], or null: rows are finished
@@ -62,10 +62,13 @@ constexpr int64_t attention_scratch_floats(int64_t head_dim, int64_t value_dim) 
   return kAttentionMaxRows * (64 + 2 * value_dim) + 64 * (head_dim + value_dim);
 }
 
-// Floats of latent attention: scores, outputs, queries, one tile of keys as floats, their scores.
-constexpr int64_t latent_scratch_floats(int64_t latent_dim, int64_t rope_width) {
-  const int64_t width = latent_dim + rope_width;
-  return kAttentionMaxRows * (64 + 2 * latent_dim + width) + 64 * (width + kAttentionMaxRows);
+// Elements of all keys of a tile that are turned at once: 16 KiB.
+constexpr int32_t kLatentElements = 64;
+
+// Floats of latent attention: scores, outputs, turned elements and values of a tile, and a
+// partition's chosen positions.
+constexpr int64_t latent_scratch_floats(int64_t latent_dim) {
+  return kAttentionMaxRows * (64 + 2 * latent_dim) + 64 * (kLatentElements + latent_dim) + 512;
 }
 
 // Returns one past the last key that a row at `position` sees; `keys_behind`: as in QueryBlock.

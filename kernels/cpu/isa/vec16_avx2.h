@@ -260,6 +260,48 @@ SLUICE_INLINE V16 fold_rows(const V16* rows, Combine combine) {
   return combine_lanes<0x88, 0xDD>(folded[0], folded[1], combine);
 }
 
+// Lane j of row i becomes lane i of row j.
+SLUICE_INLINE void transpose_8(const __m256i (&rows)[8], __m256i (&out)[8]) {
+  __m256i fours[8];  // [4 g + c]: in half i, column 4 i + c of the rows 4 g to 4 g + 3
+#pragma GCC unroll 2
+  for (int g = 0; g < 8; g += 4) {
+    const __m256i low0 = _mm256_unpacklo_epi32(rows[g], rows[g + 1]);
+    const __m256i high0 = _mm256_unpackhi_epi32(rows[g], rows[g + 1]);
+    const __m256i low1 = _mm256_unpacklo_epi32(rows[g + 2], rows[g + 3]);
+    const __m256i high1 = _mm256_unpackhi_epi32(rows[g + 2], rows[g + 3]);
+    fours[g] = _mm256_unpacklo_epi64(low0, low1);
+    fours[g + 1] = _mm256_unpackhi_epi64(low0, low1);
+    fours[g + 2] = _mm256_unpacklo_epi64(high0, high1);
+    fours[g + 3] = _mm256_unpackhi_epi64(high0, high1);
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    out[c] = _mm256_permute2x128_si256(fours[c], fours[4 + c], 0x20);
+    out[4 + c] = _mm256_permute2x128_si256(fours[c], fours[4 + c], 0x31);
+  }
+}
+
+SLUICE_INLINE void transpose(I16 (&rows)[16]) {
+  __m256i quarters[4][8];  // of columns 0 to 7, of columns 8 to 15, each of rows 0 to 7 and 8 to 15
+#pragma GCC unroll 2
+  for (int half = 0; half < 2; ++half) {
+    __m256i low[8];
+    __m256i high[8];
+#pragma GCC unroll 8
+    for (int i = 0; i < 8; ++i) {
+      low[i] = rows[8 * half + i].lo;
+      high[i] = rows[8 * half + i].hi;
+    }
+    transpose_8(low, quarters[half]);
+    transpose_8(high, quarters[2 + half]);
+  }
+#pragma GCC unroll 8
+  for (int i = 0; i < 8; ++i) {
+    rows[i] = {quarters[0][i], quarters[1][i]};
+    rows[8 + i] = {quarters[2][i], quarters[3][i]};
+  }
+}
+
 SLUICE_INLINE int32_t sum_lanes(I16 a) {
   const __m256i s8 = _mm256_add_epi32(a.lo, a.hi);
   __m128i s = _mm_add_epi32(_mm256_castsi256_si128(s8), _mm256_extracti128_si256(s8, 1));

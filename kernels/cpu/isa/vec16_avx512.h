@@ -185,6 +185,33 @@ SLUICE_INLINE V16 fold_rows(const V16* rows, Combine combine) {
   return combine_lanes<0x88, 0xDD>(folded[0], folded[1], combine);
 }
 
+// Lane j of row i becomes lane i of row j.
+SLUICE_INLINE void transpose(I16 (&rows)[16]) {
+  __m512i fours[16];  // [4 g + c]: in quarter i, column 4 i + c of the rows 4 g to 4 g + 3
+#pragma GCC unroll 4
+  for (int g = 0; g < 16; g += 4) {
+    const __m512i low0 = _mm512_unpacklo_epi32(rows[g].v, rows[g + 1].v);
+    const __m512i high0 = _mm512_unpackhi_epi32(rows[g].v, rows[g + 1].v);
+    const __m512i low1 = _mm512_unpacklo_epi32(rows[g + 2].v, rows[g + 3].v);
+    const __m512i high1 = _mm512_unpackhi_epi32(rows[g + 2].v, rows[g + 3].v);
+    fours[g] = _mm512_unpacklo_epi64(low0, low1);
+    fours[g + 1] = _mm512_unpackhi_epi64(low0, low1);
+    fours[g + 2] = _mm512_unpacklo_epi64(high0, high1);
+    fours[g + 3] = _mm512_unpackhi_epi64(high0, high1);
+  }
+#pragma GCC unroll 4
+  for (int c = 0; c < 4; ++c) {
+    const __m512i even0 = _mm512_shuffle_i32x4(fours[c], fours[4 + c], 0x88);
+    const __m512i odd0 = _mm512_shuffle_i32x4(fours[c], fours[4 + c], 0xDD);
+    const __m512i even1 = _mm512_shuffle_i32x4(fours[8 + c], fours[12 + c], 0x88);
+    const __m512i odd1 = _mm512_shuffle_i32x4(fours[8 + c], fours[12 + c], 0xDD);
+    rows[c].v = _mm512_shuffle_i32x4(even0, even1, 0x88);
+    rows[4 + c].v = _mm512_shuffle_i32x4(odd0, odd1, 0x88);
+    rows[8 + c].v = _mm512_shuffle_i32x4(even0, even1, 0xDD);
+    rows[12 + c].v = _mm512_shuffle_i32x4(odd0, odd1, 0xDD);
+  }
+}
+
 SLUICE_INLINE int32_t sum_lanes(I16 a) { return _mm512_reduce_add_epi32(a.v); }
 
 // Narrows lanes, which must fit int8 or int16.

@@ -282,6 +282,17 @@ SLUICE_INLINE V16 fold_rows(const V16* rows, Combine combine) {
   });
 }
 
+// Lane j of row i becomes lane i of row j.
+SLUICE_INLINE void transpose(I16 (&rows)[16]) {
+  for (int i = 0; i < 16; ++i) {
+    for (int j = 0; j < i; ++j) {
+      const int32_t swapped = rows[i].v[j];
+      rows[i].v[j] = rows[j].v[i];
+      rows[j].v[i] = swapped;
+    }
+  }
+}
+
 SLUICE_INLINE int32_t sum_lanes(I16 a) {
   int32_t sum = 0;
   for (const int32_t lane : a.v) sum += lane;

@@ -5,7 +5,7 @@ latent_models.json.
 
     pip install torch transformers gguf numpy && python make_latent_models.py [name ...]
 
-Some prompts are several times as long as the context that YaRN stretches: a wrong scale of scores
+The gguf package has "deepseek32" in llama.cpp's repository only (gguf-py). Some prompts are several times as long as the context that YaRN stretches: a wrong scale of scores
 leaves the first rows right. All sizes differ.
 """
 import importlib.metadata
@@ -66,7 +66,7 @@ MODELS = {
     # An epsilon that the norms of latents do not have.
     "glm4-moe-lite": ("Glm4MoeLite", None, dict(
         V3, n_group=1, topk_group=1, qk_nope_head_dim=40, v_head_dim=56, rms_norm_eps=1e-2), "BF16", 264),
-    "deepseek-v32": ("DeepseekV32", None, dict(INDEXED, rope_parameters=yarn(1.0, 1.0)), "BF16", 264),
+    "deepseek-v32": ("DeepseekV32", "deepseek32", dict(INDEXED, rope_parameters=yarn(1.0, 1.0)), "BF16", 264),
     # The second layer reads what the first has chosen.
     "glm-moe-dsa": ("GlmMoeDsa", None, dict(
         INDEXED, n_group=1, topk_group=1, rms_norm_eps=1e-2,
@@ -83,17 +83,17 @@ MODELS = {
 del MODELS["glm4-moe-lite"][2]["first_k_dense_replace"]
 
 
-def split_values(config, arrays):
+def split_values(config, tensors):
     """Each head's keys, transposed, and values, as GGUF has them."""
     result = {}
-    for name, array in arrays.items():
-        if ".attn_kv_b." not in name:
-            result[name] = array
+    for name, tensor in tensors.items():
+        if not name.endswith(".kv_b_proj.weight"):
+            result[name] = tensor
             continue
-        heads = array.reshape(config.num_attention_heads, -1, array.shape[-1])
-        keys, values = np.split(heads, [config.qk_nope_head_dim], axis=1)
-        result[name.replace("attn_kv_b", "attn_k_b")] = keys.swapaxes(1, 2)
-        result[name.replace("attn_kv_b", "attn_v_b")] = values
+        heads = tensor.reshape(config.num_attention_heads, -1, tensor.shape[-1])
+        keys, values = heads.split([config.qk_nope_head_dim, config.v_head_dim], dim=1)
+        result[name.replace("kv_b_proj", "k_b_proj")] = keys.transpose(1, 2).contiguous()
+        result[name.replace("kv_b_proj", "v_b_proj")] = values.contiguous()
     return result
 
 
@@ -134,13 +134,18 @@ def add_latent_keys(writer, config, splits):
     writer.add_expert_weights_norm(sigmoid)
     if sigmoid:
         writer.add_expert_gating_func(gguf.ExpertGatingFuncType.SIGMOID)
+    if hasattr(config, "index_topk"):
+        writer.add_indexer_head_count(config.index_n_heads)
+        writer.add_indexer_key_length(config.index_head_dim)
+        writer.add_indexer_top_k(config.index_topk)
     if (config.n_group or 1) > 1:
         writer.add_expert_group_count(config.n_group)
         writer.add_expert_group_used_count(config.topk_group)
 
 
 def write_gguf(path, architecture, config, tensors, kind, splits=True):
-    arrays = common.gguf_tensors(architecture, config, tensors)
+    arrays = common.gguf_tensors(
+        architecture, config, split_values(config, tensors) if splits else tensors)
     writer = gguf.GGUFWriter(path, architecture)
     if kind == "Q8_0":
         common.add_byte_vocabulary(writer, config.vocab_size)
@@ -150,7 +155,7 @@ def write_gguf(path, architecture, config, tensors, kind, splits=True):
     writer.add_feed_forward_length(config.intermediate_size)
     writer.add_head_count(config.num_attention_heads)
     add_latent_keys(writer, config, splits)
-    common.add_tensors(writer, split_values(config, arrays) if splits else arrays, kind)
+    common.add_tensors(writer, arrays, kind)
     writer.write_header_to_file()
     writer.write_kv_data_to_file()
     writer.write_tensors_to_file()
