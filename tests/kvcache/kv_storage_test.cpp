@@ -70,7 +70,7 @@ TEST(KvStorage, MemoryIsThereAheadOfItsUseAndNoFurther) {
   EXPECT_EQ(kept, block);
 }
 
-// As a stage has it whose layers are all of another group.
+// A stage has such a group where its layers are all of another.
 TEST(KvStorage, AGroupWithoutLayersTakesNothing) {
   KvGroupSpec group{.num_blocks = 64, .num_layers = 2};
   group.planes.assign(2, {.num_heads = 2, .width = 8, .dtype = DType::kBF16});
