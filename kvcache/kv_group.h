@@ -45,7 +45,7 @@ struct KvGroupSpec {
                                // requests end; 0: at the end of each entry
   int32_t most_drafts = 0;  // kState: rows of a step that it can take back
   int32_t num_blocks = 0;  // capacity of the group's pool
-  int32_t num_layers = 0;
+  int32_t num_layers = 0;  // 0: they are on other stages of the model
   std::vector<KvPlane> planes = {};  // planes of each layer, in the order of their bytes
 };
 

@@ -79,6 +79,7 @@ struct Config {
   std::vector<int32_t> cuda_graph_sizes;   // rows per recorded step; none: chosen
   int32_t threads = 0;                     // 0: min(affinity, cgroup quota)
   int32_t tensor_parallel_size = 1;        // ranks that share each layer: 1, 2, 4 or 8
+  int32_t pipeline_parallel_size = 1;      // stages, each with some of the layers
   int32_t nnodes = 1;                      // processes that the ranks are divided among
   int32_t node_rank = 0;                   // which of them this is; 0 serves
   std::string master_addr = "127.0.0.1";   // where node 0 is

@@ -18,9 +18,16 @@ std::vector<Knob> make_node_knobs() {
           "compute",
           "processes",
           {1, 8},
-          "Processes, on one or several machines, that share the model: one rank of the CPU each, so "
-          "that tensor-parallel-size is as many. The same command runs on each, with another "
-          "node-rank."),
+          "Processes, on one or several machines, that share the model, on the CPU: as many as "
+          "pipeline-parallel-size, or with one stage as tensor-parallel-size. The same command runs "
+          "on each, with another node-rank."),
+      integer<&Config::pipeline_parallel_size>(
+          "pipeline-parallel-size",
+          "compute",
+          "stages",
+          {1, 8},
+          "Stages, each with some of the layers, their weights and their KV, on the CPU: processes "
+          "(nnodes), or one process that runs them in turn. The results are the same."),
       integer<&Config::node_rank>("node-rank",
                                   "compute",
                                   "",

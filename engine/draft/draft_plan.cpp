@@ -156,6 +156,11 @@ Expected<PlannedDraft> open_draft(const Config& config,
   SLUICE_TRY(
       planned.checkpoint,
       Checkpoint::open(path, format, is_mtp ? CheckpointPart::kNextToken : CheckpointPart::kModel));
+  if (is_head && config.pipeline_parallel_size > 1) {
+    return unsupported("a head reads the states of all layers, which several stages have: found "
+                       "--pipeline-parallel-size " +
+                       std::to_string(config.pipeline_parallel_size) + ", expected 1");
+  }
   if ((is_first || is_mtp) && config.tensor_parallel_size > 1) {
     return unsupported(std::string("method ") + (is_mtp ? "mtp" : "eagle") +
                        " reads the output layer, which several ranks share: found "

@@ -3,14 +3,15 @@
 
 #include <algorithm>
 #include <array>
+#include <span>
 
 #include "engine/models/blocks.h"
 #include "engine/models/halves.h"
 #include "engine/models/layer_inputs.h"
 #include "engine/models/load_halves.h"
 #include "engine/models/output_layer.h"
+#include "engine/models/rank_share.h"
 #include "engine/models/rope_tables.h"
-#include "engine/parallel/parallel.h"
 #include "kernels/elementwise.h"
 #include "kernels/norm.h"
 
@@ -80,9 +81,19 @@ class DecoderModel final : public Model {
   [[nodiscard]] int64_t max_part_bytes(const StepBounds& bounds) const override;
 
  private:
+  Expected<void> load_ends(const ModelOptions& options, WeightStore& weights);
+  Expected<void> load_layer(int32_t index, int32_t bits, WeightStore& weights);
   Expected<void> load_norms(int32_t index, WeightStore& weights);
   Expected<void> load_positions(WeightStore& weights);
   DecoderBuffers layout(const StepBounds& bounds, Arena& arena) const;
+
+  // The halves of this stage's layers.
+  template <typename Halves>
+  [[nodiscard]] auto own(const Halves& halves) const {
+    return std::span(halves).subspan(
+        static_cast<size_t>(config_.first_layer()),
+        static_cast<size_t>(config_.end_layer() - config_.first_layer()));
+  }
 
   // A half writes directly to the residual stream unless its output is processed first.
   [[nodiscard]] bool adds_directly() const {
@@ -101,6 +112,8 @@ class DecoderModel final : public Model {
   }
 
   void take_embeddings(const ForwardContext& context) const;
+  bool cross_borders(const ForwardContext& context, int32_t first, int32_t end) const;
+  void run_layers(const ForwardContext& context) const;
   void add_half_steps(const ForwardContext& context,
                       const StreamNorm& norm,
                       kernels::RowSteps& steps) const;
@@ -172,9 +185,9 @@ Expected<void> DecoderModel::load_positions(WeightStore& weights) {
   return {};
 }
 
-Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weights) {
+// Loads what the first stage alone has: the embedding and the output layer.
+Expected<void> DecoderModel::load_ends(const ModelOptions& options, WeightStore& weights) {
   const int32_t bits = options.activation_bits;
-  for (kernels::RopeTable& rope : ropes_) SLUICE_TRY_VOID(rope.place_on(*options.memory));
   const std::array<Projection::Part, 1> embedding = {
       {{"token_embd", config_.vocab_size, false, {}, {}}}};
   SLUICE_TRY(embedding_, Projection::load(weights, embedding, config_.hidden, bits));
@@ -189,17 +202,36 @@ Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weig
                       "device");
   }
   SLUICE_TRY_VOID(output_.load(embedding_, options, weights));
-  SLUICE_TRY_VOID(layer_inputs_.load(bits, weights));
+  return layer_inputs_.load(bits, weights);
+}
+
+Expected<void> DecoderModel::load_layer(int32_t index, int32_t bits, WeightStore& weights) {
+  SLUICE_TRY(std::unique_ptr<Mixer> mixer, load_mixer(config_, index, bits, weights));
+  mixers_.push_back(std::move(mixer));
+  SLUICE_TRY(std::unique_ptr<Ffn> ffn, load_ffn(config_, index, bits, weights));
+  ffns_.push_back(std::move(ffn));
+  SLUICE_TRY_VOID(load_norms(index, weights));
+  if (!config_.layer_scales) return {};
+  SLUICE_TRY(const std::vector<float> scale,
+             weights.vector("blk." + std::to_string(index) + ".layer_output_scale.weight", 1));
+  layer_scales_.push_back(scale.front());
+  return {};
+}
+
+// Mixers of other stages are there without data: the groups of a model are those of all.
+Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weights) {
+  for (kernels::RopeTable& rope : ropes_) SLUICE_TRY_VOID(rope.place_on(*options.memory));
+  if (config_.stage.is_first()) SLUICE_TRY_VOID(load_ends(options, weights));
+  WeightStore elsewhere = weights.without_data();
   for (int32_t i = 0; i < config_.num_layers; ++i) {
-    SLUICE_TRY(std::unique_ptr<Mixer> mixer, load_mixer(config_, i, bits, weights));
-    mixers_.push_back(std::move(mixer));
-    SLUICE_TRY(std::unique_ptr<Ffn> ffn, load_ffn(config_, i, bits, weights));
-    ffns_.push_back(std::move(ffn));
-    SLUICE_TRY_VOID(load_norms(i, weights));
-    if (!config_.layer_scales) continue;
-    SLUICE_TRY(const std::vector<float> scale,
-               weights.vector("blk." + std::to_string(i) + ".layer_output_scale.weight", 1));
-    layer_scales_.push_back(scale.front());
+    if (config_.has_layer(i)) {
+      SLUICE_TRY_VOID(load_layer(i, options.activation_bits, weights));
+      continue;
+    }
+    SLUICE_TRY(mixers_.emplace_back(), load_mixer(config_, i, options.activation_bits, elsewhere));
+    ffns_.emplace_back();
+    norms_.emplace_back();
+    layer_scales_.resize(config_.layer_scales ? norms_.size() : 0);
   }
   return {};
 }
@@ -208,7 +240,7 @@ Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weig
 
 std::vector<LayerGroup> DecoderModel::layer_groups(DType dtype) const {
   std::vector<LayerGroup> groups;
-  const auto add = [&groups](const KvGroupSpec& spec, int32_t layer) {
+  const auto add = [&](const KvGroupSpec& spec, int32_t layer) {
     auto found = std::ranges::find_if(groups, [&spec](const LayerGroup& group) {
       return group.spec.kind == spec.kind && group.spec.window == spec.window &&
              group.spec.planes == spec.planes;
@@ -217,6 +249,7 @@ std::vector<LayerGroup> DecoderModel::layer_groups(DType dtype) const {
       groups.push_back({.spec = spec, .layers = {}});
       found = groups.end() - 1;
     }
+    if (!config_.has_layer(layer % config_.num_layers)) return;
     found->layers.push_back(layer);
     ++found->spec.num_layers;
   };
@@ -228,7 +261,7 @@ std::vector<LayerGroup> DecoderModel::layer_groups(DType dtype) const {
   }
   for (int32_t i = 0; i < config_.num_layers; ++i) {
     const int32_t from = config_.layers[static_cast<size_t>(i)].kv_from;
-    if (from < 0) continue;
+    if (from < 0 || !config_.has_layer(i)) continue;
     const auto owner = std::ranges::find_if(groups, [from](const LayerGroup& group) {
       return std::ranges::find(group.layers, from) != group.layers.end();
     });
@@ -238,6 +271,7 @@ std::vector<LayerGroup> DecoderModel::layer_groups(DType dtype) const {
 }
 
 int64_t DecoderModel::max_part_bytes(const StepBounds& bounds) const {
+  if (config_.stage.count > 1) return max_stage_part_bytes(config_, bounds);
   if (config_.share.size == 1) return 0;
   int64_t floats = output_.max_sent_floats(bounds);
   for (const std::unique_ptr<Ffn>& ffn : ffns_) {
@@ -254,14 +288,14 @@ int64_t DecoderModel::max_part_bytes(const StepBounds& bounds) const {
 DecoderBuffers DecoderModel::layout(const StepBounds& bounds, Arena& arena) const {
   const int64_t tokens = bounds.max_tokens;
   std::vector<const Projection*> from_hidden;
-  for (const std::unique_ptr<Mixer>& mixer : mixers_) {
+  for (const std::unique_ptr<Mixer>& mixer : own(mixers_)) {
     if (mixer != nullptr) from_hidden.push_back(&mixer->input());
   }
-  for (const std::unique_ptr<Ffn>& ffn : ffns_) {
+  for (const std::unique_ptr<Ffn>& ffn : own(ffns_)) {
     if (ffn != nullptr && ffn->input() != nullptr) from_hidden.push_back(ffn->input());
   }
   const bool needs_plain = std::ranges::any_of(
-      ffns_, [](const auto& ffn) { return ffn != nullptr && ffn->reads_plain(); });
+      own(ffns_), [](const auto& ffn) { return ffn != nullptr && ffn->reads_plain(); });
   DecoderBuffers buffers;
   buffers.x = arena.take_floats(tokens * config_.hidden);
   if (!adds_directly() || !positions_.empty()) {
@@ -273,8 +307,8 @@ DecoderBuffers DecoderModel::layout(const StepBounds& bounds, Arena& arena) cons
   const auto take = [&arena](int64_t bytes) {
     return std::span(arena.take_bytes(bytes), static_cast<size_t>(bytes));
   };
-  buffers.mixers = take(largest_scratch(mixers_, bounds));
-  buffers.ffns = take(largest_scratch(ffns_, bounds));
+  buffers.mixers = take(largest_scratch(own(mixers_), bounds));
+  buffers.ffns = take(largest_scratch(own(ffns_), bounds));
   buffers.layer_inputs = take(layer_inputs_.scratch_bytes(bounds));
   return buffers;
 }
@@ -283,10 +317,10 @@ void DecoderModel::bind(const StepBounds& bounds, std::span<std::byte> buffer) {
   Arena arena(buffer);
   buffers_ = layout(bounds, arena);
   output_.bind(bounds, buffers_.output);
-  for (const std::unique_ptr<Mixer>& mixer : mixers_) {
+  for (const std::unique_ptr<Mixer>& mixer : own(mixers_)) {
     if (mixer != nullptr) mixer->bind(bounds, buffers_.mixers);
   }
-  for (const std::unique_ptr<Ffn>& ffn : ffns_) {
+  for (const std::unique_ptr<Ffn>& ffn : own(ffns_)) {
     if (ffn != nullptr) ffn->bind(bounds, buffers_.ffns);
   }
   layer_inputs_.bind(bounds, buffers_.layer_inputs);
@@ -312,11 +346,11 @@ void DecoderModel::add_half_steps(const ForwardContext& context,
                                  .scale = config_.residual_scale});
 }
 
-// Prepares the input of layer `index`; nothing after the last one.
+// Prepares the input of layer `index`; nothing behind the stage's last one.
 void DecoderModel::add_layer_input_steps(const ForwardContext& context,
                                          size_t index,
                                          kernels::RowSteps& steps) const {
-  if (index == mixers_.size()) return;
+  if (static_cast<int32_t>(index) == config_.end_layer()) return;
   if (mixers_[index] == nullptr) return add_ffn_input_steps(context, index, steps);
   add_normed_rows(config_,
                   norms_[index].before_mixer,
@@ -442,29 +476,44 @@ void DecoderModel::take_embeddings(const ForwardContext& context) const {
                      .n = config_.hidden});
 }
 
+// Hands the residual stream over borders [first, end), of which border i is in front of stage i.
+bool DecoderModel::cross_borders(const ForwardContext& context, int32_t first, int32_t end) const {
+  const size_t floats = context.batch.token_ids.size() * static_cast<size_t>(config_.hidden);
+  for (int32_t stage = first; stage < end; ++stage) {
+    if (!hand_rows(context, config_, stage - 1, stage, {buffers_.x, floats})) return false;
+  }
+  return true;
+}
+
 void DecoderModel::forward(const ForwardContext& context) {
   for (kernels::RopeTable& rope : ropes_) rope.prepare(context.batch.max_seq_len);
   buffers_.hidden_in.set_num_rows(static_cast<int32_t>(context.batch.token_ids.size()));
-  take_embeddings(context);
+  const StageShare& stage = config_.stage;
+  if (stage.is_first()) take_embeddings(context);
+  if (!cross_borders(context, 1, stage.stage + 1)) return;
   if (!layer_inputs_.empty()) layer_inputs_.compute(context, buffers_.x);
+  run_layers(context);
+  if (!cross_borders(context, stage.stage + 1, stage.count)) return;
+  if (!context.has_failed()) output_.tap_output(context, buffers_.x);
+}
+
+void DecoderModel::run_layers(const ForwardContext& context) const {
+  const auto begin = static_cast<size_t>(config_.first_layer());
+  const auto end = static_cast<size_t>(config_.end_layer());
   kernels::RowSteps first;
-  add_layer_input_steps(context, 0, first);
+  add_layer_input_steps(context, begin, first);
   kernels::run_row_steps(context.exec, first);
   // Another rank may still be reading this rank's parts from before a failure: keep them.
-  const auto has_failed = [&context] {
-    return context.communicator != nullptr && context.communicator->has_failed();
-  };
-  for (size_t i = 0; i < mixers_.size(); ++i) {
+  for (size_t i = begin; i < end; ++i) {
     output_.tap(context, buffers_.x, static_cast<int32_t>(i));
     if (mixers_[i] != nullptr) mix(context, i);
-    if (has_failed()) return;
-    if (i + 1 < mixers_.size() && mixers_[i + 1] != nullptr) {
+    if (context.has_failed()) return;
+    if (i + 1 < end && mixers_[i + 1] != nullptr) {
       mixers_[i + 1]->read_ahead(context, context.caches[i + 1]);
     }
     if (ffns_[i] != nullptr) feed_forward(context, i);
-    if (has_failed()) return;
+    if (context.has_failed()) return;
   }
-  output_.tap_output(context, buffers_.x);
 }
 
 }  // namespace
@@ -472,7 +521,10 @@ void DecoderModel::forward(const ForwardContext& context) {
 Expected<std::unique_ptr<Model>> build_decoder(ModelConfig config,
                                                const ModelOptions& options,
                                                WeightStore& weights) {
+  // What every stage reads counts once.
+  weights.count_content(config.stage.is_first());
   SLUICE_TRY_VOID(take_rope_factors(weights, config));
+  weights.count_content(true);
   auto model = std::make_unique<DecoderModel>(std::move(config), options.max_model_len);
   SLUICE_TRY_VOID(model->load(options, weights));
   return model;

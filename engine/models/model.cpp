@@ -1,9 +1,15 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/models/model.h"
 
+#include "engine/parallel/parallel.h"
 #include "kvcache/store/kv_storage.h"
 
 namespace sluice {
+
+bool ForwardContext::has_failed() const {
+  return (communicator != nullptr && communicator->has_failed()) ||
+         (stages != nullptr && stages->has_failed());
+}
 
 std::vector<LayerCache> layer_caches(std::span<const LayerGroup> groups, const KvStorage& storage) {
   std::vector<LayerCache> caches;

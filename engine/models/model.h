@@ -224,6 +224,18 @@ struct RankShare {
   Portion vocab;               // rows of the output layer
 };
 
+// One stage's layers, of all; with one stage nothing is set. The first stage also has the embedding
+// and all that is behind the layers: the rows that choose tokens come back to it.
+struct StageShare {
+  int32_t stage = 0;
+  int32_t count = 1;
+  int32_t first_layer = 0;
+  int32_t end_layer = 0;
+
+  [[nodiscard]] bool is_first() const { return stage == 0; }
+  [[nodiscard]] bool is_last() const { return stage == count - 1; }
+};
+
 // Shape and constants of a decoder-only transformer, read from the checkpoint and checked. Values
 // that an architecture does not set stay as in Llama.
 struct ModelConfig {
@@ -296,6 +308,16 @@ struct ModelConfig {
   // Has the place before the first one wherever it stands, and counts for none; -1: no token does.
   TokenId padding_token = -1;
   RankShare share;
+  StageShare stage;
+
+  // The layers that this stage has: [first_layer(), end_layer()).
+  [[nodiscard]] int32_t first_layer() const { return stage.first_layer; }
+
+  [[nodiscard]] int32_t end_layer() const { return stage.count > 1 ? stage.end_layer : num_layers; }
+
+  [[nodiscard]] bool has_layer(int32_t layer) const {
+    return layer >= first_layer() && layer < end_layer();
+  }
 
   [[nodiscard]] bool has(FfnKind kind) const {
     return std::ranges::find(layers, kind, &LayerConfig::ffn) != layers.end();
@@ -331,6 +353,7 @@ struct LayerGroup {
   KvGroupSpec spec;  // num_blocks is set by the memory plan
   // Ascending; spec.num_layers of them. What a layer caches for a second mixer is that of layer
   // i + ModelConfig::num_layers.
+  // With several stages only this one's.
   std::vector<int32_t> layers;
   // Layers that read the planes of one of those, and which.
   std::vector<std::pair<int32_t, int32_t>> readers = {};
@@ -404,7 +427,12 @@ struct ForwardContext {
   const ForwardBatch& batch;
   std::span<const LayerCache> caches;    // of layer_caches()
   HiddenRows hidden = {};                // for a head
-  Communicator* communicator = nullptr;  // null with one rank
+  Communicator* communicator = nullptr;  // of the ranks that share layers; null with one
+  // Between stages, one rank of each; null with one stage, and on ranks that get rows from it.
+  Communicator* stages = nullptr;
+
+  // Whether any rank has failed.
+  [[nodiscard]] bool has_failed() const;
 };
 
 // The largest step that a model must support.
@@ -431,13 +459,14 @@ class Model {
   virtual void bind(const StepBounds& bounds, std::span<std::byte> arena) = 0;
   // On the thread that runs the steps. forward() runs the layers; until the next forward(),
   // logits() computes those of any rows of the step, at most max_logits at once: [rows.size(),
-  // vocab]. Every rank calls both; `out` is used on rank 0. Results after a rank has failed are
-  // invalid.
+  // vocab]. Every rank of every stage calls both; `out` is used on rank 0 of the first stage.
+  // Results after a rank has failed are invalid.
   virtual void forward(const ForwardContext& context) = 0;
   virtual void logits(const ForwardContext& context, std::span<const int32_t> rows, float* out) = 0;
 
   // Returns the last norm's output for some rows, at most max_logits: [rows.size()][hidden] in
-  // operators' memory, valid until the next forward(), logits() or embed(). Not for a head.
+  // operators' memory, valid until the next forward(), logits() or embed(). Every rank calls it; of
+  // several stages the first has a result. Not for a head.
   virtual const float* embed(const ForwardContext&, std::span<const int32_t>) {
     SLUICE_UNREACHABLE("a head embeds nothing");
   }

@@ -100,6 +100,7 @@ OutputLayer::Buffers OutputLayer::layout(const StepBounds& bounds, Arena& arena)
   const std::array<const Projection*, 1> readers = {&matrix_};
   Buffers buffers;
   buffers.last = arena.take_floats(int64_t{bounds.max_logits} * config_.hidden);
+  if (!config_.stage.is_first()) return buffers;
   buffers.in = LinearInput(readers, bounds.max_logits, arena);
   if (config_.share.size > 1) {
     buffers.logits = arena.take_floats(bounds.max_logits * logits_width());
@@ -123,22 +124,29 @@ void OutputLayer::bind(const StepBounds& bounds, const Buffers& buffers) {
   }
 }
 
-void OutputLayer::gather_last(const ForwardContext& context,
+bool OutputLayer::gather_last(const ForwardContext& context,
                               const float* x,
                               std::span<const int32_t> rows) const {
-  kernels::gather_rows(context.exec,
-                       {.x = x,
-                        .x_stride = config_.hidden,
-                        .n = config_.hidden,
-                        .indices = rows,
-                        .out = buffers_.last,
-                        .out_stride = config_.hidden});
+  const StageShare& stage = config_.stage;
+  if (stage.is_last()) {
+    kernels::gather_rows(context.exec,
+                         {.x = x,
+                          .x_stride = config_.hidden,
+                          .n = config_.hidden,
+                          .indices = rows,
+                          .out = buffers_.last,
+                          .out_stride = config_.hidden});
+  }
+  if (stage.count == 1) return true;
+  const size_t floats = rows.size() * static_cast<size_t>(config_.hidden);
+  return hand_rows(context, config_, stage.count - 1, 0, {buffers_.last, floats}) &&
+         stage.is_first();
 }
 
 const float* OutputLayer::embed(const ForwardContext& context,
                                 const float* x,
                                 std::span<const int32_t> rows) const {
-  gather_last(context, x, rows);
+  if (!gather_last(context, x, rows)) return nullptr;
   const ProjectionOutput last = {buffers_.last, config_.hidden};
   kernels::head_norm(context.exec,
                      norm_in_place(config_, norm_, last, static_cast<int64_t>(rows.size())));
@@ -150,8 +158,8 @@ void OutputLayer::logits(const ForwardContext& context,
                          std::span<const int32_t> rows,
                          float* out) {
   const auto num_rows = static_cast<int32_t>(rows.size());
+  if (!gather_last(context, x, rows)) return;
   buffers_.in.set_num_rows(num_rows);
-  gather_last(context, x, rows);
   kernels::RowSteps norm;
   add_normed_rows(config_, norm_, matrix_, buffers_.last, buffers_.in, norm);
   kernels::run_row_steps(context.exec, norm);

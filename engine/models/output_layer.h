@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The end of a decoder: the last norm and the output layer, over chosen rows, and the rows that a
-// draft head reads.
+// draft head reads. With several stages the first one has it, for rows that come from the last.
 #pragma once
 
 #include <span>
@@ -68,7 +68,8 @@ class OutputLayer {
  private:
   // Columns of logits on the rank with the most.
   [[nodiscard]] int64_t logits_width() const;
-  void gather_last(const ForwardContext& context,
+  // Whether this rank has the rows now.
+  bool gather_last(const ForwardContext& context,
                    const float* x,
                    std::span<const int32_t> rows) const;
   void gather_logits(const ForwardContext& context, int32_t num_rows, float* out) const;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cstring>
 
 #include "engine/parallel/parallel.h"
 #include "kernels/partial_sums.h"
@@ -207,6 +208,63 @@ Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t s
                        std::to_string(kRowTile) + " for each rank");
   }
   return own;
+}
+
+Expected<void> take_stage(ModelConfig& model, int32_t stage, int32_t count) {
+  if (count == 1) return {};
+  const auto refuse = [count](const std::string& why) {
+    return make_error(ErrorCode::kUnsupported,
+                      "--pipeline-parallel-size " + std::to_string(count) + ": " + why,
+                      "pipeline-parallel-size");
+  };
+  if (model.is_encoder) return refuse("found an encoder, which has no stages");
+  if (model.layer_input_width > 0) {
+    return refuse("found layers with inputs of their own, which the first stage alone computes");
+  }
+  if (model.num_layers < count) {
+    return refuse("found " + std::to_string(model.num_layers) + " layers, expected one for each");
+  }
+  const auto first_of = [&](int64_t index) {
+    return static_cast<int32_t>(model.num_layers * index / count);
+  };
+  for (int32_t border = 1; border < count; ++border) {
+    for (int32_t i = first_of(border); i < first_of(border + 1); ++i) {
+      const LayerConfig& layer = model.layers[static_cast<size_t>(i)];
+      const bool reads_kv = layer.kv_from >= 0 && layer.kv_from < first_of(border);
+      const bool reads_choice = i == first_of(border) && layer.key_choice == KeyChoice::kEarlier;
+      if (!reads_kv && !reads_choice) continue;
+      return refuse("found layer " + std::to_string(i) + ", which reads the " +
+                    (reads_kv ? "keys and values" : "chosen keys") +
+                    " of a layer of another stage");
+    }
+  }
+  model.stage = {.stage = stage,
+                 .count = count,
+                 .first_layer = first_of(stage),
+                 .end_layer = first_of(stage + 1)};
+  return {};
+}
+
+int64_t max_stage_part_bytes(const ModelConfig& config, const StepBounds& bounds) {
+  const int64_t rows = std::max(bounds.max_tokens, bounds.max_logits);
+  return std::min(Communicator::kPassBytes,
+                  rows * config.hidden * static_cast<int64_t>(sizeof(float)));
+}
+
+bool hand_rows(const ForwardContext& context,
+               const ModelConfig& config,
+               int32_t from,
+               int32_t to,
+               std::span<float> rows) {
+  if (context.stages != nullptr &&
+      !pass_all(*context.stages, from, to, std::as_writable_bytes(rows))) {
+    return false;
+  }
+  if (config.share.size == 1 || config.stage.stage != to) return true;
+  const auto parts = context.communicator->all_gather(std::as_bytes(rows));
+  if (parts.empty()) return false;
+  if (config.share.rank > 0) std::memcpy(rows.data(), parts.front(), rows.size_bytes());
+  return true;
 }
 
 Portion vocab_share(int32_t vocab_size, int32_t rank, int32_t size) {

@@ -3,6 +3,13 @@
 // whole heads, the same columns of gate and up, whole tiles of the vocabulary. Matrices that write
 // it are split by columns of the 8 segments (kernels/gemm.h), and their parts add up to the bits of
 // the whole layer. A rank's segments therefore determine its heads and feed-forward columns.
+//
+// Pipeline stages: each has the layers of a range, and rows of the residual stream go from stage to
+// stage as they are. The first stage has the output layer beside the embedding, and gets from the
+// last one only the rows that choose tokens, are scored or embedded. So rank 0 stays the one that
+// listens, decides and chooses, with its paths of errors, a tied embedding is there once, and no
+// logits cross a border. A step without such rows ends on a stage when its rows have been handed
+// on: chunks of a prompt follow each other through stages that are processes.
 #pragma once
 
 #include <array>
@@ -18,6 +25,21 @@ namespace sluice {
 
 // Returns the model that rank `rank` of `size` runs. kUnsupported: sizes that do not divide.
 Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t size);
+
+// Gives the model of a rank one stage's layers: equally many, later stages what is left over.
+// kUnsupported: fewer layers than stages, or layers that must be on one stage are not.
+Expected<void> take_stage(ModelConfig& model, int32_t stage, int32_t count);
+
+// Bytes of the largest piece that a stage passes.
+int64_t max_stage_part_bytes(const ModelConfig& config, const StepBounds& bounds);
+
+// Hands rows of the stream from stage `from` to stage `to`, whose ranks all have them then. Every
+// rank of every stage calls it with as many rows. False: a rank has failed.
+bool hand_rows(const ForwardContext& context,
+               const ModelConfig& config,
+               int32_t from,
+               int32_t to,
+               std::span<float> rows);
 
 // A rank's rows of the output layer: whole tiles.
 Portion vocab_share(int32_t vocab_size, int32_t rank, int32_t size);

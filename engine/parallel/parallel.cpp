@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/parallel/parallel.h"
 
+#include <algorithm>
 #include <array>
 #include <atomic>
 #include <chrono>
+#include <cstring>
 
 #include "engine/core/status.h"
 
@@ -41,6 +43,16 @@ class LocalRank final : public Communicator {
     return table;
   }
 
+  // Nobody goes on before the receiver has its copy.
+  bool pass(int32_t from, int32_t to, std::span<std::byte> bytes) override {
+    if (has_failed()) return false;
+    std::vector<const std::byte*>& table = exchange_->parts[num_calls_++ % 2];
+    table[static_cast<size_t>(rank_)] = bytes.data();
+    if (!exchange_->meeting.arrive()) return false;
+    if (rank_ == to) std::memcpy(bytes.data(), table[static_cast<size_t>(from)], bytes.size());
+    return exchange_->meeting.arrive();
+  }
+
   void fail() override { exchange_->meeting.fail(); }
 
   [[nodiscard]] bool has_failed() const override { return exchange_->meeting.has_failed(); }
@@ -52,6 +64,15 @@ class LocalRank final : public Communicator {
 };
 
 }  // namespace
+
+bool pass_all(Communicator& ranks, int32_t from, int32_t to, std::span<std::byte> bytes) {
+  constexpr auto kPiece = static_cast<size_t>(Communicator::kPassBytes);
+  for (size_t begin = 0; begin < bytes.size(); begin += kPiece) {
+    const size_t count = std::min(kPiece, bytes.size() - begin);
+    if (!ranks.pass(from, to, bytes.subspan(begin, count))) return false;
+  }
+  return true;
+}
 
 void wait_for_change(const std::atomic<uint32_t>& word, uint32_t old) {
   const auto deadline = std::chrono::steady_clock::now() + kSpin;

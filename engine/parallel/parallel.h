@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tensor parallelism: how the ranks that share a model's layers exchange results. The only
-// collective is a gather: kernels/partial_sums.h sums in order of rank, because a library's
-// reduction adds in an order of its own.
+// How the ranks that share a model exchange results. The only collective is a gather:
+// kernels/partial_sums.h sums in order of rank, because a library's reduction adds in an order of
+// its own. Stages of a pipeline hand rows on.
 #pragma once
 
 #include <atomic>
@@ -32,6 +32,15 @@ class Communicator {
   // may still read the previous part, which must stay unchanged.
   virtual std::span<const std::byte* const> all_gather(std::span<const std::byte> part) = 0;
 
+  // Moves bytes, at most kPassBytes, from rank `from` to rank `to`, where they replace what is
+  // there; of the other ranks only the size counts. Every rank calls it equally often with equal
+  // ranks and sizes. False: a rank has failed. Only between ranks on CPUs, which gather nothing.
+  static constexpr int64_t kPassBytes = int64_t{1} << 20;
+
+  virtual bool pass(int32_t /*from*/, int32_t /*to*/, std::span<std::byte> /*bytes*/) {
+    SLUICE_UNREACHABLE("these ranks have no stages");
+  }
+
   // Where this rank keeps a digest of what must be equal on all ranks: each all_gather() compares
   // it, and fails if it differs. Null: nothing is compared.
   [[nodiscard]] virtual uint64_t* state() { return nullptr; }
@@ -40,6 +49,9 @@ class Communicator {
   virtual void fail() = 0;
   [[nodiscard]] virtual bool has_failed() const = 0;
 };
+
+// Passes any number of bytes, piece by piece.
+bool pass_all(Communicator& ranks, int32_t from, int32_t to, std::span<std::byte> bytes);
 
 // A device rank's end of an exchange.
 struct DeviceRank {
@@ -56,7 +68,7 @@ struct DeviceRank {
 using ConnectRanks = std::function<Expected<std::vector<std::unique_ptr<Communicator>>>(
     std::span<const DeviceRank> ranks)>;
 
-// How an engine with several ranks connects them; used once.
+// How an engine with several ranks connects them, at its start.
 struct RankGroups {
   // Returns `size` communicators, in order.
   std::function<std::vector<std::unique_ptr<Communicator>>(int32_t size)> on_cpu;

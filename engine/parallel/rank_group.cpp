@@ -201,10 +201,10 @@ RankGroup::Member& RankGroup::member(int32_t rank) {
   return *found;
 }
 
-bool RankGroup::send(int32_t rank, std::span<const std::byte> bytes) {
+bool RankGroup::send(int32_t rank, std::span<const std::byte> bytes, seconds within) {
   if (has_failed()) return false;
   Member& to = member(rank);
-  const Expected<void> sent = to.data->send(bytes, Clock::now() + kExchange);
+  const Expected<void> sent = to.data->send(bytes, Clock::now() + within);
   if (!sent) lose(to, sent.error());
   return sent.has_value();
 }

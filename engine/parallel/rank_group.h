@@ -40,6 +40,9 @@ class RankGroup {
   // An exchange takes at most this long, whatever its size: as long as a slow rank may compute.
   static constexpr std::chrono::seconds kExchange{120};
 
+  // What goes to a stage, or comes from one, at most this long: it may compute a whole step first.
+  static constexpr std::chrono::seconds kStage{1800};
+
   // Meets the other ranks: returns when all are there. kInvalidArgument: the address cannot be
   // used. kDeadlineExceeded: names the ranks that are missing.
   static Expected<std::unique_ptr<RankGroup>> meet(const RankGroupOptions& options);
@@ -56,7 +59,9 @@ class RankGroup {
 
   // Bytes to and from a rank: rank 0 has all others, a follower rank 0 alone. One thread. False:
   // the group has failed.
-  bool send(int32_t rank, std::span<const std::byte> bytes);
+  bool send(int32_t rank,
+            std::span<const std::byte> bytes,
+            std::chrono::seconds within = kExchange);
   bool receive(int32_t rank, std::span<std::byte> bytes, std::chrono::seconds within = kExchange);
   // Works like receive() without a bound. False also at an orderly end.
   bool receive_next(std::span<std::byte> bytes);

@@ -87,9 +87,7 @@ class SharedRank final : public Communicator {
     own.parts[slot].bytes.store(part.size(), std::memory_order_relaxed);
     own.parts[slot].hash.store(hash_of(part), std::memory_order_relaxed);
     own.parts[slot].state.store(state_, std::memory_order_relaxed);
-    own.number.store(number_, std::memory_order_seq_cst);
-    // Either this rank sees the sleeper, or that sees the number.
-    if (own.sleepers.load(std::memory_order_seq_cst) > 0) wake_all(own.number);
+    tell();
     std::array<uint64_t, kMostRanks> states{};
     for (int32_t other = 0; other < size(); ++other) {
       const auto index = static_cast<size_t>(other);
@@ -97,12 +95,43 @@ class SharedRank final : public Communicator {
       parts_[index] = other == rank() ? part.data() : slot_of(other, slot);
       states[index] = state_;
       if (other == rank()) continue;
-      if (!await(other) || !check(other, slot, part.size())) return {};
+      if (!await(other, number_, RankGroup::kExchange)) return {};
+      // A rank cannot be two calls ahead of one that has not begun the first.
+      const uint32_t seen = sign(other).number.load(std::memory_order_relaxed);
+      if (seen - number_ > 1) {
+        fail_stray(other);
+        return {};
+      }
+      if (!check(other, slot_of(other, slot), part.size())) return {};
       states[index] = sign(other).parts[slot].state.load(std::memory_order_relaxed);
     }
     const auto count = static_cast<size_t>(size());
     if (!group_.agree(std::span(states).first(count), number_)) return {};
     return std::span(parts_).first(count);
+  }
+
+  // Those that wait for nothing may be calls ahead; only the sender's slot is in use.
+  bool pass(int32_t from, int32_t to, std::span<std::byte> bytes) override {
+    if (has_failed()) return false;
+    CHECK_LE(static_cast<int64_t>(bytes.size()), slot_bytes_);
+    ++number_;
+    std::byte* const slot = slot_of(from, number_ % kSlots);
+    if (rank() != from) {
+      tell();
+      if (rank() != to) return true;
+      if (!await(from, number_, RankGroup::kStage)) return false;
+      std::memcpy(bytes.data(), slot, bytes.size());
+      return check(from, bytes.data(), bytes.size());
+    }
+    for (int32_t other = 0; other < size(); ++other) {
+      if (other != from && !await(other, number_ - 1, RankGroup::kStage)) return false;
+    }
+    std::memcpy(slot, bytes.data(), bytes.size());
+    PartSign& own = sign(from).parts[number_ % kSlots];
+    own.bytes.store(bytes.size(), std::memory_order_relaxed);
+    own.hash.store(hash_of(bytes), std::memory_order_relaxed);
+    tell();
+    return true;
   }
 
   [[nodiscard]] uint64_t* state() override { return &state_; }
@@ -121,47 +150,46 @@ class SharedRank final : public Communicator {
     return segment_->bytes().data() + kPageBytes + index * slot_bytes_;
   }
 
-  // Whether a rank whose number is `seen` has written its part of the current call.
-  [[nodiscard]] bool is_there(uint32_t seen) const {
-    return static_cast<int32_t>(seen - number_) >= 0;
+  // Says that this rank has begun the call, and written what it has to.
+  void tell() {
+    Sign& own = sign(rank());
+    own.number.store(number_, std::memory_order_seq_cst);
+    // Either this rank sees the sleeper, or that sees the number.
+    if (own.sleepers.load(std::memory_order_seq_cst) > 0) wake_all(own.number);
   }
 
   [[nodiscard]] uint64_t hash_of(std::span<const std::byte> part) const {
     return XXH3_64bits_withSeed(part.data(), part.size(), number_);
   }
 
-  // Returns when that rank has written its part.
-  bool await(int32_t other) {
+  // Returns when that rank has begun the call of this number.
+  bool await(int32_t other, uint32_t call, std::chrono::seconds within) {
     Sign& from = sign(other);
-    uint32_t seen = from.number.load(std::memory_order_acquire);
+    const auto is_there = [&] {
+      return static_cast<int32_t>(from.number.load(std::memory_order_acquire) - call) >= 0;
+    };
     const auto begun = Clock::now();
-    while (!is_there(seen) && Clock::now() - begun < kSpin) {
-      pause();
-      seen = from.number.load(std::memory_order_acquire);
-    }
-    while (!is_there(seen)) {
+    while (!is_there() && Clock::now() - begun < kSpin) pause();
+    while (!is_there()) {
       if (has_failed()) return false;
-      if (Clock::now() - begun > RankGroup::kExchange) {
+      if (Clock::now() - begun > within) {
         group_.fail("rank " + std::to_string(other) + ": no part of a result within " +
-                    std::to_string(RankGroup::kExchange.count()) + " s");
+                    std::to_string(within.count()) + " s");
         return false;
       }
       from.sleepers.fetch_add(1, std::memory_order_seq_cst);
-      seen = from.number.load(std::memory_order_seq_cst);
-      if (!is_there(seen)) nap(from.number, seen);
+      const uint32_t seen = from.number.load(std::memory_order_seq_cst);
+      if (static_cast<int32_t>(seen - call) < 0) nap(from.number, seen);
       from.sleepers.fetch_sub(1, std::memory_order_seq_cst);
-      seen = from.number.load(std::memory_order_acquire);
     }
-    if (seen - number_ <= 1) return true;
-    return fail_stray(other);
+    return true;
   }
 
   // Whether a part that is there is the one of this call, and as it was written.
-  bool check(int32_t other, size_t slot, size_t bytes) {
-    const PartSign& found = sign(other).parts[slot];
-    if (found.bytes.load(std::memory_order_relaxed) != bytes) return fail_stray(other);
-    const std::span<const std::byte> part(slot_of(other, slot), bytes);
-    if (found.hash.load(std::memory_order_relaxed) == hash_of(part)) return true;
+  bool check(int32_t other, const std::byte* bytes, size_t size) {
+    const PartSign& found = sign(other).parts[number_ % kSlots];
+    if (found.bytes.load(std::memory_order_relaxed) != size) return fail_stray(other);
+    if (found.hash.load(std::memory_order_relaxed) == hash_of({bytes, size})) return true;
     group_.fail_changed(other, number_);
     return false;
   }

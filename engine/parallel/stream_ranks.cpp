@@ -3,6 +3,7 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <array>
 #include <cstring>
 #include <string>
@@ -65,6 +66,25 @@ class StreamRank final : public Communicator {
     return std::span(round.parts).first(static_cast<size_t>(size()));
   }
 
+  // Rank 0 hands on what has neither end there.
+  bool pass(int32_t from, int32_t to, std::span<std::byte> bytes) override {
+    if (has_failed()) return false;
+    ++number_;
+    if (rank() != 0 && rank() != from && rank() != to) return true;
+    std::vector<std::byte>& sealed = rounds_[0].received;
+    sealed.resize(std::max(sealed.size(), bytes.size() + sizeof(Trailer)));
+    const std::span<std::byte> part(sealed.data(), bytes.size() + sizeof(Trailer));
+    if (rank() == from) {
+      seal(bytes, part);
+    } else if (!group_.receive(rank() == 0 ? from : 0, part, RankGroup::kStage) ||
+               !is_whole(from, part)) {
+      return false;
+    }
+    if (rank() != to) return group_.send(rank() == 0 ? to : 0, part, RankGroup::kStage);
+    std::memcpy(bytes.data(), part.data(), bytes.size());
+    return true;
+  }
+
   [[nodiscard]] uint64_t* state() override { return &state_; }
 
   void fail() override { group_.fail("this rank failed"); }
@@ -88,6 +108,15 @@ class StreamRank final : public Communicator {
     std::memcpy(out.data() + part.size(), &trailer, sizeof(trailer));
     trailer.hash = hash_of(out);
     std::memcpy(out.data() + part.size(), &trailer, sizeof(trailer));
+  }
+
+  // Whether a part and its trailer are what the rank sent.
+  bool is_whole(int32_t rank, std::span<const std::byte> part) {
+    uint64_t hash = 0;
+    std::memcpy(&hash, part.data() + part.size() - sizeof(hash), sizeof(hash));
+    if (hash == hash_of(part)) return true;
+    group_.fail_changed(rank, number_);
+    return false;
   }
 
   template <typename Of>
@@ -119,9 +148,7 @@ class StreamRank final : public Communicator {
       Trailer trailer;
       std::memcpy(&trailer, part.data() + bytes, sizeof(trailer));
       states[static_cast<size_t>(rank)] = trailer.state;
-      if (trailer.hash == hash_of(part)) continue;
-      group_.fail_changed(rank, number_);
-      return false;
+      if (!is_whole(rank, part)) return false;
     }
     return group_.agree(std::span(states).first(static_cast<size_t>(size())), number_);
   }

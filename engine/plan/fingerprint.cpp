@@ -22,9 +22,9 @@ std::string rope_variant(const ModelConfig& model, const MemoryPlan& plan) {
   return plan.max_model_len > original ? "|long rope" : "|short rope";
 }
 
-// Hashes the headers and the packed tensors.
-uint64_t content_hash(const Checkpoint& checkpoint, const WeightStore& weights) {
-  uint64_t hash = weights.content_hash();
+// Joins the hash of the tensors with that of the headers.
+uint64_t with_headers(const Checkpoint& checkpoint, uint64_t content) {
+  uint64_t hash = content;
   for (const CheckpointFile& file : checkpoint.files()) {
     hash = XXH3_64bits_withSeed(file.bytes.data(), file.header_bytes, hash);
   }
@@ -43,14 +43,14 @@ std::string name_of(const std::string& key) {
 }  // namespace
 
 std::string fingerprint_of(const Checkpoint& checkpoint,
-                           const WeightStore& weights,
+                           uint64_t content,
                            const Config& config,
                            const ModelConfig& model,
                            const MemoryPlan& plan) {
   const std::string key =
       std::string(version()) + "|" + build_id() + (plan.on_device ? "|cuda|" : "|cpu|") +
       std::to_string(config.activation_bits) + "|" + std::string(to_string(plan.kv_dtype)) + "|" +
-      std::to_string(content_hash(checkpoint, weights)) + rope_variant(model, plan);
+      std::to_string(with_headers(checkpoint, content)) + rope_variant(model, plan);
   return name_of(key);
 }
 

@@ -3,6 +3,7 @@
 // log-probabilities wherever the name is equal.
 #pragma once
 
+#include <cstdint>
 #include <string>
 
 #include "engine/core/config.h"
@@ -10,15 +11,14 @@
 #include "engine/plan/memory_plan.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/pooling_files.h"
-#include "engine/weights/weight_store.h"
 
 namespace sluice {
 
 // Returns "fp_" and 16 hex digits: a hash of model files, build, backend class, activation and KV
-// dtypes, and the rotations' dependence on the planned context. Called once, after rank 0's weights
-// are packed, because packing hashes their contents.
+// dtypes, and the rotations' dependence on the planned context. `content`: of all tensors
+// (WeightStore::content_hash()), known when the weights are packed.
 [[nodiscard]] std::string fingerprint_of(const Checkpoint& checkpoint,
-                                         const WeightStore& weights,
+                                         uint64_t content,
                                          const Config& config,
                                          const ModelConfig& model,
                                          const MemoryPlan& plan);

@@ -228,6 +228,7 @@ std::string MemoryPlan::describe() const {
   row("model file", file_bytes, "mapped, shared with the page cache");
   text += "  KV cache bound by      " + bound_text(*this) + "\n";
   text += "  placed                 " + placement + "\n";
+  if (!layers.empty()) text += "  layers                 " + layers + "\n";
   text += "  max model len          " + std::to_string(max_model_len) + " tokens\n";
   return text;
 }

@@ -49,6 +49,7 @@ struct MemoryPlan {
   int32_t num_devices = 1;      // each takes the same amount
   int64_t host_bytes = 0;       // beside a device: pinned memory and host sampling
   std::string placement;        // memory and threads, for people
+  std::string layers;           // of this process's stage, for people; empty: all
   int32_t max_model_len = 0;
   int32_t block_size = 0;
   DType kv_dtype = DType::kBF16;

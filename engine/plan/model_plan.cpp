@@ -16,6 +16,7 @@
 #include "engine/spec/speculator.h"
 #include "engine/weights/device_upload.h"
 #include "engine/weights/gguf_parse.h"
+#include "kvcache/store/kv_storage.h"
 
 namespace sluice {
 
@@ -58,16 +59,25 @@ LoadFormat load_format(const Config& config) {
 int32_t threads_per_rank(const Config& config, const Placement& placement) {
   const int32_t threads =
       config.threads > 0 ? config.threads : kernels::default_num_threads(placement);
-  return std::max(1, threads / local_ranks(config).count);
+  return std::max(1, threads / local_ranks(config).at_once);
 }
 
 LocalRanks local_ranks(const Config& config) {
-  if (config.nnodes > 1) return {.first = config.node_rank, .count = 1};
-  return {.first = 0, .count = config.tensor_parallel_size};
+  const int32_t of_stage = config.tensor_parallel_size;
+  const int32_t count = std::max(1, config.pipeline_parallel_size * of_stage / config.nnodes);
+  return {.first = config.node_rank * count, .count = count, .at_once = std::min(count, of_stage)};
+}
+
+Expected<ModelConfig> model_of_rank(const ModelConfig& whole, const Config& config, int32_t rank) {
+  const int32_t of_stage = config.tensor_parallel_size;
+  SLUICE_TRY(ModelConfig own, share_of(whole, rank % of_stage, of_stage));
+  SLUICE_TRY_VOID(take_stage(own, rank / of_stage, config.pipeline_parallel_size));
+  return own;
 }
 
 WeightStore::Kept kept_weights(const Config& config) {
-  return config.nnodes > 1 ? WeightStore::Kept::kShare : WeightStore::Kept::kAll;
+  const bool is_alone = config.nnodes > 1 && local_ranks(config).count == 1;
+  return is_alone ? WeightStore::Kept::kShare : WeightStore::Kept::kAll;
 }
 
 int32_t max_chosen_rows(const Config& config) {
@@ -109,7 +119,7 @@ Expected<std::unique_ptr<kernels::Device>> make_device(const Config& config,
                                                        DeviceType type,
                                                        const Placement& placement,
                                                        int32_t rank) {
-  const int32_t ranks = local_ranks(config).count;
+  const int32_t ranks = local_ranks(config).at_once;
   if (type == DeviceType::kCuda) {
     return kernels::Device::create(
         {.type = type,
@@ -122,7 +132,7 @@ Expected<std::unique_ptr<kernels::Device>> make_device(const Config& config,
       {.type = type,
        .isa = config.isa,
        .threads = ranks == 1 ? config.threads : threads_per_rank(config, placement),
-       .placement = placement.share(rank, ranks)});
+       .placement = placement.share(rank % ranks, ranks)});
 }
 
 Expected<std::vector<std::unique_ptr<kernels::Device>>> make_devices(const Config& config,
@@ -149,6 +159,7 @@ struct RanksMemory {
   int64_t arena_bytes = 0;
   int64_t part_bytes = 0;
   std::vector<LayerGroup> layouts;  // heads summed over ranks, which may replicate some
+  std::vector<int32_t> num_layers = {};  // that this process has of each of them
 };
 
 // Combines one rank's heads of each plane into `totals` by `add`.
@@ -188,12 +199,13 @@ FixedMemory fixed_memory(const Config& config,
       int64_t{vocab} * max_chosen_rows(config) * static_cast<int64_t>(sizeof(float));
   const int64_t sampler_bytes = Sampler::buffer_bytes(
       vocab, max_chosen_rows(config), config.max_logprobs, target.num_threads);
+  const bool chooses = config.node_rank == 0;
   const int32_t size = local_ranks(config).count;
   FixedMemory fixed = {.file_bytes = planned.checkpoint->file_bytes(),
                        .weight_bytes = ranks.weight_bytes,
                        .rope_bytes_per_token = size * planned.model.rope_bytes(1),
                        .arena_bytes = ranks.arena_bytes + exchange_bytes(config, ranks.part_bytes),
-                       .logits_bytes = logits_bytes + sampler_bytes,
+                       .logits_bytes = chooses ? logits_bytes + sampler_bytes : 0,
                        .proposer_bytes = proposer_bytes(config, planned.bounds.max_seq_len),
                        .host_free_bytes = available_memory_bytes()};
   if (target.device == DeviceType::kCpu) return fixed;
@@ -220,25 +232,38 @@ FixedMemory fixed_memory(const Config& config,
   return fixed;
 }
 
-// Refuses what nodes do not add up to, and what ranks in several processes do not have.
-Expected<void> check_nodes(const Config& config, const PlanTarget& target) {
-  const auto found = [](const char* knob, int64_t value, const std::string& rule) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "--" + std::string(knob) + ": found " + std::to_string(value) + ", " + rule,
-                      knob);
-  };
+tl::unexpected<Error> wrong_number(const char* knob, int64_t value, const std::string& rule) {
+  return make_error(ErrorCode::kInvalidArgument,
+                    "--" + std::string(knob) + ": found " + std::to_string(value) + ", " + rule,
+                    knob);
+}
+
+// Refuses numbers of ranks that nodes do not add up to.
+Expected<void> check_counts(const Config& config) {
   if (config.node_rank >= config.nnodes) {
-    return found("node-rank",
-                 config.node_rank,
-                 "expected less than --nnodes, " + std::to_string(config.nnodes));
+    return wrong_number("node-rank",
+                        config.node_rank,
+                        "expected less than --nnodes, " + std::to_string(config.nnodes));
   }
   if (config.nnodes == 1) return {};
-  if (config.tensor_parallel_size != config.nnodes) {
-    return found("tensor-parallel-size",
-                 config.tensor_parallel_size,
-                 "expected --nnodes, " + std::to_string(config.nnodes) +
-                     ": each node has one rank");
+  const std::string nodes = std::to_string(config.nnodes);
+  if (config.pipeline_parallel_size > 1 && config.pipeline_parallel_size != config.nnodes) {
+    return wrong_number("pipeline-parallel-size",
+                        config.pipeline_parallel_size,
+                        "expected --nnodes, " + nodes + ": each node has one stage");
   }
+  if (config.pipeline_parallel_size == 1 && config.tensor_parallel_size != config.nnodes) {
+    return wrong_number("tensor-parallel-size",
+                        config.tensor_parallel_size,
+                        "expected --nnodes, " + nodes + ": each node has one rank");
+  }
+  return {};
+}
+
+// Refuses what ranks in several processes do not have.
+Expected<void> check_nodes(const Config& config, const PlanTarget& target) {
+  SLUICE_TRY_VOID(check_counts(config));
+  if (config.nnodes == 1) return {};
   const auto refuse = [](const char* knob, const char* why) {
     return make_error(ErrorCode::kUnsupported,
                       "--nnodes: found more than 1 with --" + std::string(knob) + ": " + why,
@@ -256,14 +281,35 @@ Expected<void> check_nodes(const Config& config, const PlanTarget& target) {
   return {};
 }
 
+// Refuses what stages do not have.
+Expected<void> check_stages(const Config& config, const PlanTarget& target) {
+  if (config.pipeline_parallel_size == 1) return {};
+  const auto refuse = [](const char* knob, const char* why) {
+    return make_error(
+        ErrorCode::kUnsupported,
+        "--pipeline-parallel-size: found more than 1 with --" + std::string(knob) + ": " + why,
+        knob);
+  };
+  if (target.device != DeviceType::kCpu) return refuse("device", "stages are on CPUs");
+  if (!config.kv_listen.empty()) {
+    return refuse("kv-listen", "another worker's KV has all layers");
+  }
+  return {};
+}
+
 Expected<void> check_ranks(const Config& config, const PlanTarget& target) {
   SLUICE_TRY_VOID(check_nodes(config, target));
+  SLUICE_TRY_VOID(check_stages(config, target));
   const bool has_tier = config.kv_offloading_size > 0 || !config.kv_disk_path.empty();
-  if (config.tensor_parallel_size <= 1 || !has_tier) return {};
-  return make_error(ErrorCode::kUnsupported,
-                    "--tensor-parallel-size: found " + std::to_string(config.tensor_parallel_size) +
-                        " with --kv-offloading-size or --kv-disk-path, expected 1 with them",
-                    "tensor-parallel-size");
+  const bool has_ranks = config.tensor_parallel_size > 1;
+  if (!has_tier || !(has_ranks || config.pipeline_parallel_size > 1)) return {};
+  const char* const knob = has_ranks ? "tensor-parallel-size" : "pipeline-parallel-size";
+  return make_error(
+      ErrorCode::kUnsupported,
+      "--" + std::string(knob) + ": found " +
+          std::to_string(has_ranks ? config.tensor_parallel_size : config.pipeline_parallel_size) +
+          " with --kv-offloading-size or --kv-disk-path, expected 1 with them",
+      knob);
 }
 
 // Refuses what would move a request's state; counts the drafts that one takes back. Without a
@@ -324,6 +370,120 @@ std::vector<int32_t> taps_of(const PlannedModel& planned) {
   return planned.draft ? planned.draft->model.head.taps : std::vector<int32_t>();
 }
 
+namespace {
+
+// Models without data.
+struct RankShapes {
+  std::optional<WeightStore> store;  // what this process reads; on devices, the last rank's
+  std::unique_ptr<Model> model;      // the last rank's
+  RanksMemory memory;
+};
+
+Expected<std::unique_ptr<Model>> shape_of(const Config& config,
+                                          const PlannedModel& planned,
+                                          const ModelConfig& model,
+                                          WeightStore& names_and_shapes) {
+  return planned.spec->build(model,
+                             {.activation_bits = config.activation_bits,
+                              .max_model_len = 1,
+                              .taps = taps_of(planned)},
+                             names_and_shapes);
+}
+
+// Checks the whole model of which `shapes` is a stage, and counts layers: the groups get the most
+// that any stage has of them, so that all plan as many blocks.
+Expected<void> add_stages(const Config& config,
+                          const PlannedModel& planned,
+                          DType kv_dtype,
+                          RankShapes& shapes) {
+  const int32_t num_stages = config.pipeline_parallel_size;
+  WeightStore all = shapes.store->without_data();
+  SLUICE_TRY(const ModelConfig whole, share_of(planned.model, 0, config.tensor_parallel_size));
+  SLUICE_TRY(const std::unique_ptr<Model> model, shape_of(config, planned, whole, all));
+  SLUICE_TRY_VOID(check_all_used(planned.model, all));
+  const std::vector<LayerGroup> groups = model->layer_groups(kv_dtype);
+  const bool has_all = config.nnodes == 1;  // their ranks take turns
+  for (size_t i = 0; i < groups.size(); ++i) {
+    int32_t& most = shapes.memory.layouts[i].spec.num_layers;
+    shapes.memory.num_layers.push_back(has_all ? groups[i].spec.num_layers : most);
+    most = shapes.memory.num_layers.back();
+  }
+  for (int32_t stage = 0; stage < num_stages && !has_all; ++stage) {
+    ModelConfig part = whole;
+    SLUICE_TRY_VOID(take_stage(part, stage, num_stages));
+    for (size_t i = 0; i < groups.size(); ++i) {
+      const auto count = std::ranges::count_if(groups[i].layers, [&](int32_t layer) {
+        return part.has_layer(layer % part.num_layers);
+      });
+      int32_t& most = shapes.memory.layouts[i].spec.num_layers;
+      most = std::max(most, static_cast<int32_t>(count));
+    }
+  }
+  return {};
+}
+
+Expected<RankShapes> shape_ranks(const Config& config,
+                                 const PlanTarget& target,
+                                 DType kv_dtype,
+                                 PlannedModel& planned) {
+  const bool on_device = target.device != DeviceType::kCpu;
+  const LocalRanks local = local_ranks(config);
+  RankShapes shapes;
+  for (int32_t i = 0; i < local.count; ++i) {
+    SLUICE_TRY(const ModelConfig own, model_of_rank(planned.model, config, local.first + i));
+    if (on_device || !shapes.store) {
+      shapes.store.emplace(*planned.checkpoint, target.device, kept_weights(config));
+    }
+    SLUICE_TRY(shapes.model, shape_of(config, planned, own, *shapes.store));
+    const auto add = [&](auto& total, auto part) {
+      total = on_device ? std::max(total, part) : total + part;
+    };
+    RanksMemory& ranks = shapes.memory;
+    ranks.weight_bytes = std::max(ranks.weight_bytes, shapes.store->packed_bytes());
+    add(ranks.arena_bytes, shapes.model->arena_bytes(planned.bounds));
+    // Other stages have the same heads.
+    if (i < local.at_once) add_heads(ranks.layouts, shapes.model->layer_groups(kv_dtype), add);
+    ranks.part_bytes =
+        std::max(ranks.part_bytes, ModelRank::part_bytes(*shapes.model, planned.bounds));
+    planned.largest.add(shapes.store->largest());
+  }
+  if (config.pipeline_parallel_size > 1) {
+    SLUICE_TRY_VOID(add_stages(config, planned, kv_dtype, shapes));
+  } else {
+    SLUICE_TRY_VOID(check_all_used(planned.model, *shapes.store));
+  }
+  return shapes;
+}
+
+// Counts the bytes of blocks by the layers that this process has, and names these.
+void plan_stage(const Config& config,
+                const ModelConfig& model,
+                const RanksMemory& ranks,
+                MemoryPlan& plan) {
+  if (ranks.num_layers.empty()) return;
+  plan.kv_bytes = 0;
+  plan.state_bytes = 0;
+  for (size_t i = 0; i < plan.kv_groups.size(); ++i) {
+    KvGroupSpec& group = plan.kv_groups[i];
+    group.num_layers = ranks.num_layers[i];
+    const int64_t bytes = group.num_blocks * kv_block_bytes(group, plan.block_size);
+    plan.kv_bytes += bytes;
+    if (group.kind == KvGroupKind::kState) plan.state_bytes += bytes;
+  }
+  const std::string stages = std::to_string(config.pipeline_parallel_size) + " stages";
+  ModelConfig own = model;
+  const bool is_one = config.nnodes > 1;
+  if (!is_one || !take_stage(own, config.node_rank, config.pipeline_parallel_size)) {
+    plan.layers = "all of " + stages;
+    return;
+  }
+  plan.layers = std::to_string(own.first_layer()) + " to " + std::to_string(own.end_layer() - 1) +
+                " of " + std::to_string(own.num_layers) + ", stage " +
+                std::to_string(config.node_rank) + " of " + stages;
+}
+
+}  // namespace
+
 Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target) {
   SLUICE_TRY_VOID(check_ranks(config, target));
   PlannedModel planned;
@@ -346,52 +506,29 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
                     .max_seq_len = max_seq_len,
                     .num_threads = target.num_threads,
                     .device = target.device};
-  const bool on_device = target.device != DeviceType::kCpu;
-  std::optional<WeightStore> names_and_shapes;
-  std::unique_ptr<Model> shape;
-  RanksMemory ranks;
   SLUICE_TRY(const DType kv_dtype, kv_dtype_of(config.kv_cache_dtype, planned.model));
   SLUICE_TRY_VOID(check_latents(config, kv_dtype, planned.model));
-  const LocalRanks local = local_ranks(config);
-  for (int32_t rank = local.first; rank < local.first + local.count; ++rank) {
-    SLUICE_TRY(const ModelConfig own, share_of(planned.model, rank, config.tensor_parallel_size));
-    if (on_device || !names_and_shapes) {
-      names_and_shapes.emplace(*planned.checkpoint, target.device, kept_weights(config));
-    }
-    SLUICE_TRY(shape,
-               planned.spec->build(own,
-                                   {.activation_bits = config.activation_bits,
-                                    .max_model_len = 1,
-                                    .taps = taps_of(planned)},
-                                   *names_and_shapes));
-    const auto add = [&](auto& total, auto part) {
-      total = on_device ? std::max(total, part) : total + part;
-    };
-    ranks.weight_bytes = std::max(ranks.weight_bytes, names_and_shapes->packed_bytes());
-    add(ranks.arena_bytes, shape->arena_bytes(planned.bounds));
-    add_heads(ranks.layouts, shape->layer_groups(kv_dtype), add);
-    ranks.part_bytes = std::max(ranks.part_bytes, ModelRank::part_bytes(*shape, planned.bounds));
-    planned.largest.add(names_and_shapes->largest());
-  }
-  SLUICE_TRY_VOID(check_all_used(planned.model, *names_and_shapes));
+  SLUICE_TRY(const RankShapes shapes, shape_ranks(config, target, kv_dtype, planned));
+  const RanksMemory& ranks = shapes.memory;
   // A device's weights are in its own memory: there is nothing to map.
   if (!config.packed_weights_cache.empty() && !planned.checkpoint->is_dummy() &&
       target.device == DeviceType::kCpu) {
     planned.packed = PackedPlace(config.packed_weights_cache,
                                  static_cast<uint64_t>(config.packed_weights_cache_size),
                                  *planned.checkpoint,
-                                 names_and_shapes->layout());
+                                 shapes.store->layout());
   }
   FixedMemory fixed = fixed_memory(config, planned, ranks, target);
   if (planned.draft) {
     SLUICE_TRY_VOID(
-        size_draft(config, spec, *shape, ranks.layouts, planned.bounds, *planned.draft));
+        size_draft(config, spec, *shapes.model, ranks.layouts, planned.bounds, *planned.draft));
     fixed.file_bytes += planned.draft->checkpoint->file_bytes();
     fixed.draft = planned.draft->memory;
   }
   SLUICE_TRY(planned.plan, plan_memory(config, planned.model, ranks.layouts, fixed));
+  plan_stage(config, planned.model, ranks, planned.plan);
   planned.plan.weights_mapped = planned.packed.has_file();
-  planned.plan.weight_types = names_and_shapes->types_text();
+  planned.plan.weight_types = shapes.store->types_text();
   return planned;
 }
 

@@ -46,18 +46,23 @@ LoadFormat load_format(const Config& config);
 // engine, as the thread may move to another node.
 Placement placement_of(const Config& config);
 
-// The ranks of a model that this process has: all of them, or with --nnodes the one of its node.
+// The ranks of a model that this process has: all of them, or with --nnodes those of its node.
+// Ranks are numbered stage by stage.
 struct LocalRanks {
   int32_t first = 0;
   int32_t count = 1;
+  int32_t at_once = 1;  // that run at the same time: those of one stage
 };
 
 LocalRanks local_ranks(const Config& config);
 
+// The part of a model that a rank runs. kUnsupported: it does not divide.
+Expected<ModelConfig> model_of_rank(const ModelConfig& whole, const Config& config, int32_t rank);
+
 // What this process keeps of its CPU ranks' weights: all for ranks that share a process.
 WeightStore::Kept kept_weights(const Config& config);
 
-// Compute threads per rank.
+// Compute threads per rank; stages of one process take turns.
 int32_t threads_per_rank(const Config& config, const Placement& placement);
 
 // The devices that a plan is made for.

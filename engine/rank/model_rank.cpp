@@ -20,11 +20,14 @@ namespace {
 using Pages = AlignedBuffer::Pages;
 using kernels::DeviceBuffer;
 
-// The KV groups of one rank, with its own heads.
+// The KV groups of one rank, with its own layers and heads.
 std::vector<KvGroupSpec> rank_groups(const ModelRank::KvSizes& kv,
                                      const std::vector<LayerGroup>& own) {
   std::vector<KvGroupSpec> groups = kv.groups;
-  for (size_t i = 0; i < groups.size(); ++i) groups[i].planes = own[i].spec.planes;
+  for (size_t i = 0; i < groups.size(); ++i) {
+    groups[i].num_layers = own[i].spec.num_layers;
+    groups[i].planes = own[i].spec.planes;
+  }
   return groups;
 }
 
@@ -210,7 +213,12 @@ Expected<void> ModelRank::record_steps(const std::vector<int32_t>& sizes) {
 }
 
 void ModelRank::run(const RankJob& job) {
-  if (has_failed()) return;
+  if (!has_failed()) run_job(job);
+  // The other ranks of this stage wait for what this one has from other stages.
+  if (communicator_ != nullptr && has_failed()) communicator_->fail();
+}
+
+void ModelRank::run_job(const RankJob& job) {
   if (job.kind == RankJob::Kind::kLayers) return run_layers(job);
   const std::span<const int32_t> rows =
       job.rows ? device_batch_->upload_rows(*job.rows) : step_.logits_indices;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// One rank of a model: its part of the layers and of the KV cache, and every buffer that steps need
-// on its device, allocated before the first step. Used by one thread at a time, placed as the
+// One rank of a model: its part of its stage's layers and of their KV, and every buffer that steps
+// need on its device, allocated before the first step. Used by one thread at a time, placed as the
 // device says (Device::enter). Rank 0's thread also chooses tokens (model_runner.h); the others are
 // Followers.
 #pragma once
@@ -67,7 +67,7 @@ class ModelRank {
   };
 
   // The planned KV cache. `groups` are those of all ranks, with num_blocks set; a rank has the
-  // planes of its own heads.
+  // layers of its stage and the planes of its own heads.
   struct KvSizes {
     std::vector<KvGroupSpec> groups;
     DType dtype = DType::kBF16;
@@ -92,10 +92,13 @@ class ModelRank {
   // Bytes of the largest part that a rank sends in steps within these bounds.
   static int64_t part_bytes(const Model& model, const StepBounds& step);
 
-  // Called once before the first job, if there are several ranks.
+  // Called once before the first job, if several ranks share the stage's layers.
   void connect(std::unique_ptr<Communicator> communicator) {
     communicator_ = std::move(communicator);
   }
+
+  // Likewise with several stages, on the first rank of each.
+  void connect_stages(std::unique_ptr<Communicator> stages) { stages_ = std::move(stages); }
 
   // Describes this rank for a rank group, as device `number`.
   [[nodiscard]] DeviceRank device_rank(int32_t number) const {
@@ -130,9 +133,7 @@ class ModelRank {
   [[nodiscard]] const float* embedded() const { return embedded_; }
 
   // Whether any rank has failed: nothing computed since then is valid.
-  [[nodiscard]] bool has_failed() const {
-    return communicator_ != nullptr && communicator_->has_failed();
-  }
+  [[nodiscard]] bool has_failed() const { return context().has_failed(); }
 
   [[nodiscard]] const kernels::Device& device() const { return device_; }
 
@@ -152,7 +153,9 @@ class ModelRank {
         bounds_(bounds),
         kv_storage_(std::move(storage)) {}
 
-  [[nodiscard]] bool is_first() const { return model_->config().share.rank == 0; }
+  [[nodiscard]] bool is_first() const {
+    return model_->config().share.rank == 0 && model_->config().stage.is_first();
+  }
 
   Expected<void> allocate(const Placement& placement, const Config& config);
   void use_host_pages(const Placement& placement);
@@ -162,6 +165,7 @@ class ModelRank {
   Expected<void> for_buckets(const std::vector<int32_t>& sizes, const Body& body);
   void run_padding();
   void run_largest_padding();
+  void run_job(const RankJob& job);
   void run_layers(const RankJob& job);
   void note_state();
   void run_logits(std::span<const int32_t> rows);
@@ -174,7 +178,8 @@ class ModelRank {
             .batch = step_,
             .caches = caches_,
             .hidden = hidden_,
-            .communicator = communicator_.get()};
+            .communicator = communicator_.get(),
+            .stages = stages_.get()};
   }
 
   const kernels::Device& device_;
@@ -192,7 +197,9 @@ class ModelRank {
   kernels::DeviceBuffer copied_;    // copy of chosen_ on ranks above 0
   TokenId* chosen_ = nullptr;  // [max_logits]
 
-  std::unique_ptr<Communicator> communicator_;  // null with one rank; destroyed before its buffers
+  // Null with one rank, and with one stage; destroyed before their buffers.
+  std::unique_ptr<Communicator> communicator_;
+  std::unique_ptr<Communicator> stages_;
   std::vector<std::unique_ptr<kernels::RecordedWork>> recorded_;  // by bucket
   ForwardBatch step_;                                             // the latest one
   HiddenRows hidden_;                                             // the latest ones

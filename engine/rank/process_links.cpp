@@ -19,12 +19,14 @@ ProcessLinks::~ProcessLinks() {
 void ProcessLinks::start(const RankJob& job) {
   const std::span<const std::byte> frame = writer_.write(job);
   for (int32_t rank = 1; rank < group_.size(); ++rank) {
-    if (!group_.send(rank, frame)) return;  // the job fails at its first exchange
+    // A stage may still compute the step before. The job fails at its first exchange.
+    if (!group_.send(rank, frame, RankGroup::kStage)) return;
   }
 }
 
-Expected<void> follow_rank_0(RankGroup& group, ModelRank& rank, RankFrameReader reader) {
-  rank.device().enter();
+Expected<void> follow_rank_0(RankGroup& group,
+                             RankFrameReader reader,
+                             const std::function<void(const RankJob&)>& run) {
   std::vector<std::byte> payload;
   RankFrameHeader header;
   const auto next = [&]() -> Expected<bool> {
@@ -37,7 +39,7 @@ Expected<void> follow_rank_0(RankGroup& group, ModelRank& rank, RankFrameReader 
     payload.resize(static_cast<size_t>(header.bytes));
     if (!group.receive(0, payload)) return false;
     SLUICE_TRY(const RankJob* const job, reader.read(header, payload));
-    rank.run(*job);
+    run(*job);
     return true;
   };
   for (;;) {

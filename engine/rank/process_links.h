@@ -4,6 +4,7 @@
 // (stream_ranks.h) alone.
 #pragma once
 
+#include <functional>
 #include <memory>
 
 #include "engine/rank/rank_frame.h"
@@ -28,8 +29,10 @@ class ProcessLinks final : public RankLinks {
   RankFrameWriter writer_;
 };
 
-// Runs rank 0's jobs on this process's rank until rank 0 ends the group in order. kUnavailable: the
-// group has failed, the message says why.
-Expected<void> follow_rank_0(RankGroup& group, ModelRank& rank, RankFrameReader reader);
+// Calls run() with rank 0's jobs until rank 0 ends the group in order. kUnavailable: the group has
+// failed, the message says why.
+Expected<void> follow_rank_0(RankGroup& group,
+                             RankFrameReader reader,
+                             const std::function<void(const RankJob&)>& run);
 
 }  // namespace sluice

@@ -7,7 +7,6 @@
 
 #include "engine/core/log.h"
 #include "engine/core/node_watch.h"
-#include "engine/models/rank_share.h"
 #include "engine/parallel/rank_group.h"
 #include "engine/parallel/rank_transport.h"
 #include "engine/plan/fingerprint.h"
@@ -30,6 +29,11 @@ void side_by_side(int32_t num_ranks, const Body& body) {
   for (int32_t rank = 1; rank < num_ranks; ++rank) threads.emplace_back([&, rank] { body(rank); });
   body(0);
   for (std::thread& thread : threads) thread.join();
+}
+
+// Whether this process has one stage of several.
+bool has_stage_alone(const Config& config) {
+  return config.nnodes > 1 && config.pipeline_parallel_size > 1;
 }
 
 }  // namespace
@@ -60,16 +64,19 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
     if (runner->group_) runner->group_->fail(loaded.error().message);
     return tl::unexpected(loaded.error());
   }
-  SLUICE_TRY_VOID(runner->group_ ? runner->join_nodes(config, groups) : runner->connect(connect));
+  SLUICE_TRY_VOID(runner->connect(connect, config));
+  if (runner->group_) SLUICE_TRY_VOID(runner->join_nodes(config, groups));
   if (!runner->device().memory().is_host()) SLUICE_TRY_VOID(runner->record_steps(config));
   SLUICE_TRY_VOID(runner->add_sampling(config));
   runner->back_first();
-  if (auto& ranks = runner->ranks_; ranks.size() > 1) {
-    runner->links_ = std::make_unique<Followers>(std::span(ranks).subspan(1));
-  } else if (runner->group_) {
-    runner->links_ = std::make_unique<ProcessLinks>(*runner->group_, runner->bounds_.batch);
-  }
+  runner->add_links(runner->group_.get());
   return runner;
+}
+
+void ModelRunner::add_links(RankGroup* group) {
+  if (group != nullptr) links_.push_back(std::make_unique<ProcessLinks>(*group, bounds_.batch));
+  if (ranks_.size() == 1) return;
+  links_.push_back(std::make_unique<Followers>(std::span(ranks_).subspan(1)));
 }
 
 bool ModelRunner::back_ahead(int32_t group, int32_t num_filled) {
@@ -108,20 +115,36 @@ Expected<void> ModelRunner::follow(const Config& asked) {
     return tl::unexpected(std::move(runner).error());
   }
   ModelRunner& self = **runner;
-  SLUICE_TRY_VOID(tell_node_0(*joined.group, self.fingerprint_));
-  ModelRank& rank = *self.ranks_.front();
+  SLUICE_TRY_VOID(tell_node_0(*joined.group, self.loaded(joined.config)));
+  const auto threads = [](std::span<const DeviceRank> ranks) {
+    return make_local_ranks(static_cast<int32_t>(ranks.size()));
+  };
+  SLUICE_TRY_VOID(self.connect(threads, joined.config));
   SLUICE_TRY_VOID(self.connect_nodes(*joined.group, joined.config, {}));
+  self.add_links(nullptr);
+  self.device().enter();
   tell_node_stage(NodeStage::kReady);
   return follow_rank_0(*joined.group,
-                       rank,
                        RankFrameReader({.rank = self.bounds_,
                                         .vocab_size = self.model().vocab_size,
-                                        .groups = self.plan_.kv_groups}));
+                                        .groups = self.plan_.kv_groups}),
+                       [&self](const RankJob& job) { self.run(job); });
 }
 
 Expected<void> ModelRunner::join_nodes(const Config& config, const RankGroups& groups) {
-  SLUICE_TRY_VOID(hear_nodes(*group_, fingerprint_));
+  const LoadedModel own = loaded(config);
+  SLUICE_TRY(const uint64_t others, hear_nodes(*group_, own));
+  if (has_stage_alone(config)) {
+    fingerprint_ =
+        fingerprint_of(*checkpoint_, own.part_content + others, config, model(), plan_);
+  }
   return connect_nodes(*group_, config, groups);
+}
+
+LoadedModel ModelRunner::loaded(const Config& config) const {
+  const bool is_part = has_stage_alone(config);
+  return {.fingerprint = fingerprint_,
+          .part_content = is_part ? weights_.front()->content_hash() : 0};
 }
 
 Expected<void> ModelRunner::connect_nodes(RankGroup& group,
@@ -132,7 +155,8 @@ Expected<void> ModelRunner::connect_nodes(RankGroup& group,
              connect_processes(
                  group, config.kv_transport, ModelRank::part_bytes(rank.model(), bounds_.step)));
   if (groups.around_nodes) made.rank = groups.around_nodes(std::move(made.rank));
-  rank.connect(std::move(made.rank));
+  has_stage_alone(config) ? rank.connect_stages(std::move(made.rank))
+                          : rank.connect(std::move(made.rank));
   return {};
 }
 
@@ -140,7 +164,7 @@ std::string ModelRunner::group_failure() const { return group_ ? group_->why() :
 
 // The destructor of a failed group waits until recorded work of every rank is gone.
 ModelRunner::~ModelRunner() {
-  links_.reset();
+  links_.clear();
   for (const auto& rank : ranks_) rank->drop_recorded();
 }
 
@@ -166,7 +190,8 @@ Expected<void> ModelRunner::load(PlannedDevices& planned, const Config& config) 
   if (model.draft) SLUICE_TRY_VOID(load_draft(*model.draft, config));
   const WeightStore& weights = *weights_.front();
   cache_writer_ = model.packed.write(weights.arena(), weights.matrix_hashes());
-  fingerprint_ = fingerprint_of(*checkpoint_, weights, config, model.model, plan_);
+  const uint64_t content = has_stage_alone(config) ? 0 : weights.content_hash();
+  fingerprint_ = fingerprint_of(*checkpoint_, content, config, model.model, plan_);
   return {};
 }
 
@@ -249,7 +274,7 @@ Expected<std::unique_ptr<ModelRank>> ModelRunner::make_rank(const PlannedModel& 
   WeightStore& weights = *weights_[std::min(static_cast<size_t>(index), weights_.size() - 1)];
   if (!memory.is_host()) SLUICE_TRY_VOID(weights.allocate_on(memory, plan_.weight_bytes));
   SLUICE_TRY(const ModelConfig own,
-             share_of(planned.model, local.first + index, config.tensor_parallel_size));
+             model_of_rank(planned.model, config, local.first + index));
   SLUICE_TRY(std::unique_ptr<Model> model,
              planned.spec->build(own,
                                  {.activation_bits = config.activation_bits,
@@ -265,23 +290,32 @@ Expected<std::unique_ptr<ModelRank>> ModelRunner::make_rank(const PlannedModel& 
                  std::move(model),
                  bounds_,
                  kv,
-                 placement_.share(index, local.count),
+                 placement_.share(index % local.at_once, local.at_once),
                  config));
   weights.end_uploads();
   return made;
 }
 
-// Connects several ranks; a single rank has no peers.
-Expected<void> ModelRunner::connect(const ConnectRanks& connect_ranks) const {
-  if (ranks_.size() == 1) return {};
-  std::vector<DeviceRank> ends;
-  for (const auto& rank : ranks_) {
-    ends.push_back(rank->device_rank(static_cast<int32_t>(ends.size())));
+// Connects the ranks of each stage, then the first ones of all; a single rank has no peers.
+Expected<void> ModelRunner::connect(const ConnectRanks& connect_ranks, const Config& config) const {
+  const auto connect_some = [&](size_t first, size_t step, size_t end, auto connected) {
+    std::vector<DeviceRank> ends;
+    for (size_t i = first; i < end; i += step) {
+      ends.push_back(ranks_[i]->device_rank(static_cast<int32_t>(i)));
+    }
+    if (ends.size() == 1) return Expected<void>();
+    return connect_ranks(ends).map([&](auto communicators) {
+      CHECK_EQ(communicators.size(), ends.size());
+      for (size_t i = 0; i < ends.size(); ++i) {
+        (*ranks_[first + i * step].*connected)(std::move(communicators[i]));
+      }
+    });
+  };
+  const auto of_stage = static_cast<size_t>(local_ranks(config).at_once);
+  for (size_t first = 0; first < ranks_.size(); first += of_stage) {
+    SLUICE_TRY_VOID(connect_some(first, 1, first + of_stage, &ModelRank::connect));
   }
-  SLUICE_TRY(auto communicators, connect_ranks(ends));
-  CHECK_EQ(communicators.size(), ranks_.size());
-  for (size_t i = 0; i < ranks_.size(); ++i) ranks_[i]->connect(std::move(communicators[i]));
-  return {};
+  return connect_some(0, of_stage, ranks_.size(), &ModelRank::connect_stages);
 }
 
 Expected<void> ModelRunner::record_steps(const Config& config) {
@@ -336,9 +370,9 @@ void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch&
 }
 
 void ModelRunner::run(const RankJob& job) {
-  if (links_) links_->start(job);
+  for (const auto& links : links_) links->start(job);
   ranks_.front()->run(job);
-  if (links_) links_->finish();
+  for (const auto& links : links_) links->finish();
 }
 
 void ModelRunner::compute_logits() {

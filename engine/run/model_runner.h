@@ -35,6 +35,7 @@
 namespace sluice {
 
 class RankGroup;
+struct LoadedModel;
 
 class ModelRunner {
  public:
@@ -42,7 +43,7 @@ class ModelRunner {
   // model.
   static Expected<std::unique_ptr<ModelRunner>> create(const Config& config,
                                                        const RankGroups& groups);
-  // Runs the rank of a node above 0 until node 0 ends, in order or not (--nnodes). kUnavailable:
+  // Runs the ranks of a node above 0 until node 0 ends, in order or not (--nnodes). kUnavailable:
   // the group of nodes has failed.
   static Expected<void> follow(const Config& config);
   ~ModelRunner();
@@ -145,7 +146,11 @@ class ModelRunner {
   Expected<void> allocate_weights(PlannedModel& planned, const Config& config);
   // Must follow the reading of text_.
   Expected<void> load_draft(PlannedDraft& planned, const Config& config);
-  Expected<void> connect(const ConnectRanks& connect_ranks) const;
+  Expected<void> connect(const ConnectRanks& connect_ranks, const Config& config) const;
+  // To the other ranks of this process, and of a group that this one leads.
+  void add_links(RankGroup* group);
+  // What this node says of itself to the others.
+  [[nodiscard]] LoadedModel loaded(const Config& config) const;
   // Connects this process's rank with those of other nodes and waits until they have loaded the
   // same model.
   Expected<void> join_nodes(const Config& config, const RankGroups& groups);
@@ -163,12 +168,13 @@ class ModelRunner {
   CheckpointText text_;
   MemoryPlan plan_;
   ModelRank::Bounds bounds_;
-  std::string fingerprint_;
+  std::string fingerprint_;  // with stages in other processes, until all have met, of headers alone
   // These are by rank of this process; weights in host memory are shared, with a single entry.
   std::vector<std::unique_ptr<kernels::Device>> devices_;
   std::vector<std::unique_ptr<WeightStore>> weights_;
   std::vector<std::unique_ptr<ModelRank>> ranks_;
-  std::unique_ptr<RankLinks> links_;  // null with one rank
+  // To other processes and threads; none with one rank.
+  std::vector<std::unique_ptr<RankLinks>> links_;
   std::unique_ptr<DraftModel> draft_model_;
   std::unique_ptr<PackedCacheWriter> cache_writer_;
   // Host copies for logits() or embed(); empty where the host reads device memory.

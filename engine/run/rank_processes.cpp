@@ -23,6 +23,7 @@ constexpr std::array kEqualKnobs = {"activation-bits",
                                     "load-format",
                                     "max-num-batched-tokens",
                                     "max-num-seqs",
+                                    "pipeline-parallel-size",
                                     "speculative-config",
                                     "tensor-parallel-size"};
 
@@ -115,18 +116,27 @@ Expected<std::unique_ptr<RankGroup>> lead_nodes(const Config& config, const Memo
   return group;
 }
 
-Expected<void> hear_nodes(RankGroup& group, const std::string& fingerprint) {
+Expected<uint64_t> hear_nodes(RankGroup& group, const LoadedModel& own) {
+  uint64_t parts = 0;
   for (int32_t rank = 1; rank < group.size(); ++rank) {
     // The connection for life bounds this wait: a rank that loads says that it lives.
-    SLUICE_TRY(const std::string found, receive_text(group, rank, std::chrono::hours(24)));
-    if (found == fingerprint) continue;
+    SLUICE_TRY(const std::string text, receive_text(group, rank, std::chrono::hours(24)));
+    const json found = json::parse(text, nullptr, false);
+    const bool is_whole = found.is_object() && found.contains("fingerprint") &&
+                          found["fingerprint"].is_string() && found.contains("part_content") &&
+                          found["part_content"].is_number_unsigned();
+    const std::string fingerprint = is_whole ? found["fingerprint"].get<std::string>() : "none";
+    if (fingerprint == own.fingerprint) {
+      parts += found["part_content"].get<uint64_t>();
+      continue;
+    }
     const std::string why = "--model: rank " + std::to_string(rank) +
-                            " has another one: its fingerprint is " + found + ", here it is " +
-                            fingerprint;
+                            " has another one: its fingerprint is " + fingerprint + ", here it is " +
+                            own.fingerprint;
     group.fail(why);
     return make_error(ErrorCode::kInvalidArgument, why, "model");
   }
-  return {};
+  return parts;
 }
 
 Expected<JoinedNodes> join_nodes_of(const Config& config) {
@@ -164,8 +174,9 @@ Expected<void> JoinedNodes::apply_blocks(MemoryPlan& plan) const {
                     "kv-cache-memory");
 }
 
-Expected<void> tell_node_0(RankGroup& group, const std::string& fingerprint) {
-  if (send_text(group, 0, fingerprint)) return {};
+Expected<void> tell_node_0(RankGroup& group, const LoadedModel& own) {
+  const json said = {{"fingerprint", own.fingerprint}, {"part_content", own.part_content}};
+  if (send_text(group, 0, said.dump())) return {};
   return make_error(ErrorCode::kUnavailable, group.why());
 }
 

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <chrono>
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <vector>
@@ -32,9 +33,16 @@ Expected<std::string> agree_on_settings(RankGroup& group, const Config& config);
 
 // Node 0: meets the others and sends them the plan.
 Expected<std::unique_ptr<RankGroup>> lead_nodes(const Config& config, const MemoryPlan& plan);
-// Node 0: waits until all others have loaded the model that has this fingerprint. kUnavailable: one
-// could not; kInvalidArgument: one has another.
-Expected<void> hear_nodes(RankGroup& group, const std::string& fingerprint);
+// What a node has loaded. Where it has one stage of several, the fingerprint is of the file's
+// headers, without the tensors, of which it has the hash of its own alone.
+struct LoadedModel {
+  std::string fingerprint;
+  uint64_t part_content = 0;  // WeightStore::content_hash(); 0: nothing is left out
+};
+
+// Node 0: waits until all others have loaded the model that has this fingerprint; returns the sum
+// of their parts. kUnavailable: one could not; kInvalidArgument: one has another.
+Expected<uint64_t> hear_nodes(RankGroup& group, const LoadedModel& own);
 
 // What another node knows after meeting node 0.
 struct JoinedNodes {
@@ -48,7 +56,7 @@ struct JoinedNodes {
 
 // kInvalidArgument: a value differs from node 0's; the message names it.
 Expected<JoinedNodes> join_nodes_of(const Config& config);
-// Says that this node has loaded the model of that fingerprint.
-Expected<void> tell_node_0(RankGroup& group, const std::string& fingerprint);
+// Says that this node has loaded that model.
+Expected<void> tell_node_0(RankGroup& group, const LoadedModel& own);
 
 }  // namespace sluice

@@ -294,13 +294,13 @@ Expected<PackedWeight> WeightStore::take_matrix(
   note_layout(name, weight, slice, share);
   if (cache_) {
     CHECK_LE(packed_bytes_, static_cast<int64_t>(cache_->arena().size()));
-    note_content(name, with_input_scale(*tensor, cache_->content_hash(num_matrices_ - 1)));
+    note_content(name, slice, with_input_scale(*tensor, cache_->content_hash(num_matrices_ - 1)));
     weight.data = cache_->arena().data() + begin;
     return weight;
   }
   if (dst == nullptr) return weight;
   SLUICE_TRY(const uint64_t hash, pack(*tensor, weight, n, slice, share, dst));
-  note_content(name, with_input_scale(*tensor, hash));
+  note_content(name, slice, with_input_scale(*tensor, hash));
   matrix_hashes_.push_back(hash);
   report_progress();
   weight.data = dst;
@@ -442,7 +442,7 @@ Expected<std::vector<float>> WeightStore::vector(const std::string& name,
                             tensor->format,
                             tensor->data.data() + slice.first * row_bytes(tensor->format, n),
                             n));
-  if (is_first) note_content(name, row.hash);
+  if (is_first) note_content(name, slice, row.hash);
   return std::move(row.values);
 }
 
@@ -492,8 +492,10 @@ ArenaLayout WeightStore::layout() const {
           .bytes = static_cast<uint64_t>(packed_bytes_)};
 }
 
-void WeightStore::note_content(std::string_view name, uint64_t hash) {
-  content_hash_ = XXH3_64bits_withSeed(name.data(), name.size(), content_hash_ ^ hash);
+void WeightStore::note_content(const std::string& name, RowSlice slice, uint64_t hash) {
+  if (!counts_content_) return;
+  const std::string place = name + " " + std::to_string(slice.first);
+  content_hash_ += XXH3_64bits_withSeed(place.data(), place.size(), hash);
 }
 
 // Reports to the watcher; without one, logs every tenth of a large model.

@@ -172,7 +172,16 @@ class WeightStore {
   // Puts the values where operators read them.
   DeviceFloats place(std::vector<float> values);
 
-  // Hash of the names and bytes of all tensors taken so far, independent of shares.
+  // A store of the same checkpoint that never allocates.
+  [[nodiscard]] WeightStore without_data() const {
+    return WeightStore(checkpoint_, device_, kept_, hashed_);
+  }
+
+  // Whether tensors taken from now on count in content_hash().
+  void count_content(bool counts) { counts_content_ = counts; }
+
+  // Hash of the names and bytes of all tensors taken so far, independent of shares and of their
+  // order: the sum of those of parts without a tensor in common is that of all.
   [[nodiscard]] uint64_t content_hash() const { return content_hash_; }
 
   // Tensors of the file that were never requested: a sign of an unsupported variant. A bias of
@@ -240,7 +249,7 @@ class WeightStore {
                           RowSlice slice,
                           const MatrixShare& share,
                           std::byte* dst);
-  void note_content(std::string_view name, uint64_t hash);
+  void note_content(const std::string& name, RowSlice slice, uint64_t hash);
   void report_progress();
 
   const Checkpoint& checkpoint_;
@@ -252,6 +261,7 @@ class WeightStore {
   int64_t packed_bytes_ = 0;
   std::array<int64_t, kNumWeightFormats> bytes_of_types_{};
   uint64_t content_hash_ = 0;
+  bool counts_content_ = true;
   uint64_t layout_hash_ = 0;
   uint64_t num_matrices_ = 0;
   std::vector<uint64_t> matrix_hashes_;

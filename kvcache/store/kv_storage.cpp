@@ -202,6 +202,7 @@ void KvStorage::copy_in(const KvPiece& piece, std::span<const std::byte> bytes) 
 }
 
 void KvStorage::copy_block(int32_t group, BlockId from, BlockId to) {
+  if (groups_[static_cast<size_t>(group)].num_layers == 0) return;
   // Blocks lie in an array, so the distance follows from their ids.
   for_spans(whole(group, from), [&](std::span<std::byte> source) {
     const auto bytes = static_cast<int64_t>(source.size());
@@ -230,6 +231,7 @@ bool KvStorage::back(std::byte* first, int64_t bytes, bool is_last) const {
 
 bool KvStorage::back_ahead(int32_t group, int32_t num_filled, int64_t ahead) {
   const KvGroupSpec& shape = groups_[static_cast<size_t>(group)];
+  if (shape.num_layers == 0) return false;  // they are on other stages
   GroupPlace& place = places_[static_cast<size_t>(group)];
   const int64_t wanted = num_filled + ceil_div(ahead, place.block_bytes);
   if (place.next_block >= std::min<int64_t>(wanted, shape.num_blocks)) return false;

@@ -122,6 +122,7 @@ bool is_of_ranks_check(const Knob& knob) {
                                          "master-port",
                                          "rank-init-timeout",
                                          "tensor-parallel-size",
+                                         "pipeline-parallel-size",
                                          "kv-transport",
                                          "worker-secret",
                                          "log-level",

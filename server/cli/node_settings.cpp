@@ -178,6 +178,18 @@ bool is_another(const Config& config, const Claim& claim) {
   return config.nnodes > 0 && config.node_rank >= 0 && config.nnodes != claim.size.value;
 }
 
+// The processes of a model that nothing else says: one for each stage, or for each rank of one.
+int32_t num_processes(const Config& config) {
+  return config.pipeline_parallel_size > 1 ? config.pipeline_parallel_size
+                                           : config.tensor_parallel_size;
+}
+
+std::string shares_text(const Config& config) {
+  return config.pipeline_parallel_size > 1
+             ? "--pipeline-parallel-size is " + std::to_string(config.pipeline_parallel_size)
+             : "--tensor-parallel-size is " + std::to_string(config.tensor_parallel_size);
+}
+
 Expected<void> check_agreement(const Config& config, const std::vector<Claim>& claims) {
   const bool has_rank = config.node_rank >= 0;
   const Claim& first = claims.front();
@@ -199,11 +211,10 @@ Expected<void> check_agreement(const Config& config, const std::vector<Claim>& c
                      ": they contradict each other; set --node-rank",
                  "nnodes");
   }
-  if (config.tensor_parallel_size == first.size.value) return {};
-  return wrong("--tensor-parallel-size is " + std::to_string(config.tensor_parallel_size) + ", " +
-                   text_of(first.size) +
+  if (num_processes(config) == first.size.value) return {};
+  return wrong(shares_text(config) + ", " + text_of(first.size) +
                    ": set --nnodes, 1 where each process has the whole model",
-               "tensor-parallel-size");
+               config.pipeline_parallel_size > 1 ? "pipeline-parallel-size" : "tensor-parallel-size");
 }
 
 // Fills one value and says in `sources` where it is from.
@@ -293,7 +304,7 @@ Expected<void> set_dist_init_addr(Config& config, const std::string& text) {
 
 Expected<std::string> settle_nodes(Config& config, const Environment& environment) {
   const bool is_whole =
-      config.nnodes == 1 || (config.nnodes == 0 && config.tensor_parallel_size == 1);
+      config.nnodes == 1 || (config.nnodes == 0 && num_processes(config) == 1);
   const Expected<std::vector<Claim>> claims = claims_of(environment);
   if (is_whole) {
     const bool is_given = config.nnodes == 1;

@@ -26,11 +26,11 @@ void clear_nodes(Config& config);
 Expected<void> set_dist_init_addr(Config& config, const std::string& text);
 
 // Fills the values that are still empty: from a launcher that started several processes where
-// tensor-parallel-size is as many, else with their defaults. With tensor-parallel-size 1, or
-// --nnodes 1, each process has the whole model, whatever started it. Returns a sentence on where
-// the values come from; empty: nothing is shared, and no launcher started several processes.
-// kInvalidArgument: two sources contradict each other, or a launcher's values are not whole; the
-// message names both, with their values.
+// pipeline-parallel-size, or with one stage tensor-parallel-size, is as many, else with their
+// defaults. With both 1, or --nnodes 1, each process has the whole model, whatever started it.
+// Returns a sentence on where the values come from; empty: nothing is shared, and no launcher
+// started several processes. kInvalidArgument: two sources contradict each other, or a launcher's
+// values are not whole; the message names both, with their values.
 Expected<std::string> settle_nodes(Config& config, const Environment& environment);
 
 }  // namespace sluice

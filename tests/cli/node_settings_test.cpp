@@ -27,6 +27,13 @@ Config given(int32_t tensor_parallel_size,
   return config;
 }
 
+// Stages, each of some ranks.
+Config in_stages(int32_t stages, int32_t ranks = 1) {
+  Config config = given(ranks);
+  config.pipeline_parallel_size = stages;
+  return config;
+}
+
 const Environment kLws = {{"LWS_LEADER_ADDRESS", "set-0.set.apart"},
                           {"LWS_GROUP_SIZE", "4"},
                           {"LWS_WORKER_INDEX", "2"}};
@@ -101,6 +108,9 @@ TEST(NodeSettings, ALauncherFillsInWhatIsNotGiven) {
        given(2),
        with(kTorchrun, {{"TORCHELASTIC_USE_AGENT_STORE", "True"}}),
        "1/2 head:29501"},
+      {"stages", in_stages(4), kLws, "2/4 set-0.set.apart:29501"},
+      {"stages of two ranks", in_stages(4, 2), kLws, "2/4 set-0.set.apart:29501"},
+      {"stages of one process", in_stages(4), {}, "0/1 127.0.0.1:29501"},
       {"two launchers that agree", given(2), with(kTorchrun, kSlurm), "1/2 gnode010:29501"},
   });
 }
@@ -163,6 +173,11 @@ TEST(NodeSettings, ContradictionsNameBothSources) {
        given(2),
        kLws,
        "refused: --tensor-parallel-size is 2, LWS_GROUP_SIZE is 4: set --nnodes, 1 where each "
+       "process has the whole model"},
+      {"other stages",
+       in_stages(2, 4),
+       kLws,
+       "refused: --pipeline-parallel-size is 2, LWS_GROUP_SIZE is 4: set --nnodes, 1 where each "
        "process has the whole model"},
       {"an index beyond the size",
        given(2),

@@ -68,10 +68,11 @@ TEST(VllmCommandLine, ProductionStacksVectorBecomesServe) {
             "vllm: --gpu-memory-utilization means nothing here and is left out\n");
 }
 
-TEST(VllmCommandLine, TensorParallelSizeIsOurs) {
-  const auto [parsed, text] = run({"vllm", "serve", "m.gguf", "-tp", "2"});
+TEST(VllmCommandLine, SizesOfParallelismAreOurs) {
+  const auto [parsed, text] = run({"vllm", "serve", "m.gguf", "-tp", "2", "-pp", "3"});
   ASSERT_TRUE(parsed.invocation) << text;
   EXPECT_EQ(parsed.invocation->config.tensor_parallel_size, 2);
+  EXPECT_EQ(parsed.invocation->config.pipeline_parallel_size, 3);
 }
 
 TEST(VllmCommandLine, GrpcTakesThePlaceOfHttp) {
@@ -399,7 +400,8 @@ TEST(VllmCommandLine, NeutralFlagWithAnotherValueIsRefusedWithBoth) {
   const std::string line = refusal({"vllm", "serve", "m.gguf", "--dtype", "float32"});
   EXPECT_EQ(line,
             "vllm: flag --dtype must be auto, bfloat16, half or float16, got \"float32\"\n");
-  EXPECT_NE(refusal({"vllm", "serve", "m.gguf", "-pp", "2"}).find("--pipeline-parallel-size"),
+  EXPECT_NE(refusal({"vllm", "serve", "m.gguf", "--data-parallel-size", "2"})
+                .find("--data-parallel-size"),
             std::string::npos);
 }
 

@@ -46,6 +46,7 @@ enum Axis : uint8_t {
   kTier,
   kOverlap,
   kThreads,
+  kStages,
   kIsa,
   kDtype,
   kGraphs,
@@ -64,6 +65,7 @@ Values all_values() {
   values[kTier] = {"none", "host", "disk"};
   values[kOverlap] = {"off", "on"};
   values[kThreads] = {"1", "2"};
+  values[kStages] = {"1"};
 #ifdef SLUICE_TESTS_ON_GPU
   values[kIsa] = {"auto"};  // the host's, which samples some rows
   values[kGraphs] = {"eager", "all", "3,8"};
@@ -75,6 +77,7 @@ Values all_values() {
   values[kDrafts] = {"off", "ngram", "suffix", "prediction", "replay"};
 #ifndef SLUICE_TESTS_ON_GPU
   values[kDrafts].insert(values[kDrafts].end(), {"draft_model", "eagle3"});
+  values[kStages].emplace_back("2");
 #endif
   return values;
 }
@@ -180,6 +183,11 @@ class Matrix : public ::testing::Test {
       if (value(kPreempt) != "no") config.preemption_mode = value(kPreempt);
       if (value(kTier) == "host") config.kv_offloading_size = 1;
       if (value(kTier) == "disk") config.kv_disk_path = folder_.at(std::to_string(number));
+    }
+    // Stages have no tiers, and a head reads the states of all layers.
+    const bool has_tier = config.kv_offloading_size > 0 || !config.kv_disk_path.empty();
+    if (!has_tier && value(kDrafts) != "eagle3") {
+      config.pipeline_parallel_size = std::stoi(value(kStages));
     }
     return config;
   }
@@ -290,6 +298,7 @@ TEST_F(Matrix, SoDoLayersThatShareTheirCache) {
   room_ = 2;
   Values values = all_values();
   std::erase(values[kDrafts], "eagle3");
+  values[kStages] = {"1"};
   const uint64_t num_tokens = expect_same_bits(values, full ? 3200 : 20, full ? 60 : 1);
   EXPECT_GT(num_tokens, full ? 1'000'000U : 5'000U);
 }
@@ -316,6 +325,7 @@ TEST_F(Matrix, SoDoChosenLatents) {
   room_ = 2;
   Values values = all_values();
   values[kDtype] = {"bfloat16", "float32"};
+  values[kStages] = {"1"};  // layers read what one of the first stage has chosen
   std::erase(values[kDrafts], "eagle3");
   std::erase(values[kDrafts], "draft_model");
   const uint64_t num_tokens = expect_same_bits(values, full ? 3200 : 20, full ? 60 : 1);

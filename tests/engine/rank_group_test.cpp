@@ -125,6 +125,34 @@ TEST(ProcessRanks, EveryRankSeesEveryPartOfEachRound) {
   }
 }
 
+// Words go from each rank to others, in pieces and in all sizes; ranks that have neither end do not
+// wait.
+TEST(ProcessRanks, WordsPassFromRankToRankAndTouchNoOther) {
+  for (const char* const transport : {"tcp", "shm", ""}) {
+    for (const int32_t size : {2, 3, 4}) {
+      const auto groups = group_of(size);
+      auto local = make_local_ranks(size);
+      std::atomic<int> wrong = 0;
+      on_each(size, [&](int32_t rank) {
+        auto own = *transport == 0 ? std::move(local[static_cast<size_t>(rank)])
+                                   : connect(*groups[static_cast<size_t>(rank)], transport);
+        size_t round = 0;
+        for (const size_t count : {size_t{1}, size_t{300}, size_t{1} << 18, size_t{700'001}}) {
+          for (int32_t from = 0; from < size; ++from, ++round) {
+            const int32_t to = (from + 1 + static_cast<int32_t>(round) % (size - 1)) % size;
+            std::vector<uint32_t> words(count);
+            for (size_t i = 0; i < count; ++i) words[i] = word(rank, round, i);
+            if (!pass_all(*own, from, to, std::as_writable_bytes(std::span(words)))) ++wrong;
+            const int32_t whose = rank == to ? from : rank;
+            for (size_t i = 0; i < count; ++i) wrong += words[i] != word(whose, round, i);
+          }
+        }
+      });
+      EXPECT_EQ(wrong, 0) << transport << " " << size;
+    }
+  }
+}
+
 // Rank 1 as it is on another machine: the ticket is of no use there.
 void decline_memory(RankGroup& group) {
   SharedSegment::Ticket ticket;
@@ -211,8 +239,26 @@ TEST(StreamRanks, AWordThatChangesOnTheWayFailsTheGroupWithItsRank) {
   EXPECT_EQ(groups[0]->why(), "rank 1: its part of exchange 1 is not what it sent");
 }
 
+TEST(StreamRanks, AWordThatChangesBetweenStagesFailsTheGroupWithItsRank) {
+  const auto groups = group_of(3);
+  const std::array<std::byte, sizeof(uint32_t) + 2 * sizeof(uint64_t)> changed{};
+  EXPECT_TRUE(groups[1]->send(0, changed));
+  uint32_t part = 0;
+  const auto words = std::as_writable_bytes(std::span(&part, 1));
+  std::thread last([&] { EXPECT_FALSE(make_stream_rank(*groups[2])->pass(1, 2, words)); });
+  uint32_t other = 0;
+  EXPECT_FALSE(
+      make_stream_rank(*groups[0])->pass(1, 2, std::as_writable_bytes(std::span(&other, 1))));
+  last.join();
+  for (const int32_t rank : {0, 2}) {
+    EXPECT_NE(groups[static_cast<size_t>(rank)]->why().find(
+                  "rank 1: its part of exchange 1 is not what it sent"),
+              std::string::npos);
+  }
+}
+
 // Rank 1 has the memory under its rank, and changes its part before rank 0 reads it.
-TEST(SharedRanks, AWordThatChangesInMemoryFailsTheGroupWithItsRank) {
+void expect_named_in_memory(bool passes) {
   const auto groups = group_of(2);
   auto memory = SharedSegment::make(static_cast<size_t>(shared_rank_bytes(2, 4096)));
   ASSERT_TRUE(memory.has_value());
@@ -222,19 +268,28 @@ TEST(SharedRanks, AWordThatChangesInMemoryFailsTheGroupWithItsRank) {
   ASSERT_TRUE(door.has_value() && (*memory)->hand_over(soon).has_value());
   auto taken = SharedSegment::take(**door, (*memory)->ticket(), soon);
   ASSERT_TRUE(taken.has_value());
-  const std::vector<uint32_t> part(1024, 0x01020304);
+  const auto send = [passes](Communicator& rank) {
+    std::vector<uint32_t> part(1024, 0x01020304);
+    const auto words = std::as_writable_bytes(std::span(part));
+    return passes ? rank.pass(1, 0, words) : !rank.all_gather(words).empty();
+  };
   std::thread other([&] {
     const auto rank = make_shared_rank(*groups[1], std::move(*taken), 4096);
-    (void)rank->all_gather(std::as_bytes(std::span(part)));
+    (void)send(*rank);
   });
   // Rank 1's number comes after its part and hash; the part of odd calls is the last in memory.
   auto* const number = reinterpret_cast<uint32_t*>(bytes.data() + 128);
   while (std::atomic_ref(*number).load() == 0) std::this_thread::yield();
   bytes.back() = std::byte{9};
   const auto own = make_shared_rank(*groups[0], std::move(*memory), 4096);
-  EXPECT_TRUE(own->all_gather(std::as_bytes(std::span(part))).empty());
+  EXPECT_FALSE(send(*own));
   other.join();
   EXPECT_EQ(groups[0]->why(), "rank 1: its part of exchange 1 is not what it sent");
+}
+
+TEST(SharedRanks, AWordThatChangesInMemoryFailsTheGroupWithItsRank) {
+  expect_named_in_memory(false);
+  expect_named_in_memory(true);
 }
 
 // Whoever has another state than most is named, on all ranks.

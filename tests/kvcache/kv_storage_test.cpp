@@ -70,6 +70,23 @@ TEST(KvStorage, MemoryIsThereAheadOfItsUseAndNoFurther) {
   EXPECT_EQ(kept, block);
 }
 
+// A stage has such a group where its layers are all of another.
+TEST(KvStorage, AGroupWithoutLayersTakesNothing) {
+  KvGroupSpec group{.num_blocks = 64, .num_layers = 2};
+  group.planes.assign(2, {.num_heads = 2, .width = 8, .dtype = DType::kBF16});
+  KvGroupSpec empty = group;
+  empty.num_layers = 0;
+  auto storage = KvStorage::create({empty, group}, 16);
+  auto alone = KvStorage::create({group}, 16);
+  ASSERT_TRUE(storage && alone);
+  EXPECT_EQ(storage->bytes().size(), alone->bytes().size());
+  EXPECT_EQ(storage->block_bytes(0), 0);
+  EXPECT_FALSE(storage->back_ahead(0, 0, 1 << 20));
+  storage->bytes()[0] = std::byte{3};
+  storage->copy_block(0, BlockId{0}, BlockId{5});
+  EXPECT_EQ(std::ranges::count(storage->bytes(), std::byte{3}), 1);
+}
+
 // The bytes are those of the pieces, one after the other; here behind a group of other planes.
 TEST(KvStorage, BlocksAreGatheredAndScatteredAsTheirPiecesAre) {
   KvGroupSpec window{.kind = KvGroupKind::kWindow, .window = 32, .num_blocks = 5, .num_layers = 2};

@@ -29,6 +29,8 @@ from server_process import Server, rss_of, wait_until
 FLAGS = ["--kv-cache-memory", "8MiB", "--threads", "1", "--max-num-seqs", "8"]
 WEIGHTS = "weights, repacked"  # a row of the plan
 SECRET = ["--worker-secret", "a secret of this test"]
+RANKS = "--tensor-parallel-size"  # how nodes share a model: each layer,
+STAGES = "--pipeline-parallel-size"  # or some layers each
 PROMPTS = ["Hello there", "1 2 3 4 5 6 7 8 9 10 11 12", "The quick brown fox jumps over the lazy dog " * 8,
            "x"]
 
@@ -40,10 +42,10 @@ def free_port():
 
 
 class Follower:
-    def __init__(self, binary, model, rank, size, port, *flags):
+    def __init__(self, binary, model, rank, size, port, *flags, by=RANKS):
         self.process = subprocess.Popen(
             [binary, "serve", model, "--port", "0", "--node-rank", str(rank), "--nnodes", str(size),
-             "--tensor-parallel-size", str(size), "--master-port", str(port), *FLAGS, *flags],
+             by, str(size), "--master-port", str(port), *FLAGS, *flags],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.log = []
         self.reader = threading.Thread(target=self.log.extend, args=(self.process.stdout,), daemon=True)
@@ -59,12 +61,12 @@ class Nodes:
     """A model over `size` processes; `dialled`: the port that followers dial; `follower`: the program
     that they are, if not `binary`."""
 
-    def __init__(self, binary, model, size, flags=(), dialled=None, follower=None):
+    def __init__(self, binary, model, size, flags=(), dialled=None, follower=None, by=RANKS):
         self.port = free_port()
-        spread = ["--nnodes", str(size), "--tensor-parallel-size", str(size)]
+        spread = ["--nnodes", str(size), by, str(size)]
         self.followers = [
             Follower(follower or binary, model, rank, size, dialled(self.port) if dialled else self.port,
-                     *SECRET, *flags)
+                     *SECRET, *flags, by=by)
             for rank in range(1, size)]
         self.leader = Server(binary, model, *spread, "--master-port", str(self.port), *FLAGS, *SECRET,
                              *flags)
@@ -90,12 +92,14 @@ def answers(server):
 
 
 def check_bits(binary, model, expected):
-    variants = [("auto", 2, []), ("tcp", 2, ["--activation-bits", "32"]),
-                ("shm", 2, ["--kv-cache-dtype", "int8", "--max-num-batched-tokens", "16"]),
-                ("tcp", 2, ["--speculative-config",
-                            '{"method": "ngram", "num_speculative_tokens": 3}'])]
-    for transport, size, flags in variants:
-        nodes = Nodes(binary, model, size, [*flags, "--kv-transport", transport])
+    drafts = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}']
+    variants = [("auto", RANKS, []), ("tcp", RANKS, ["--activation-bits", "32"]),
+                ("shm", RANKS, ["--kv-cache-dtype", "int8", "--max-num-batched-tokens", "16"]),
+                ("tcp", RANKS, drafts), ("shm", STAGES, []), ("tcp", STAGES, [])]
+    if os.environ.get("SLUICE_FULL"):
+        variants += [("shm", STAGES, drafts), ("tcp", STAGES, [RANKS, "2"])]
+    for transport, by, flags in variants:
+        nodes = Nodes(binary, model, 2, [*flags, "--kv-transport", transport], by=by)
         try:
             if flags:
                 one = Server(binary, model, *FLAGS, *flags)
@@ -104,9 +108,9 @@ def check_bits(binary, model, expected):
             else:
                 wanted = expected
             assert all(status == 200 for status, *_ in wanted), wanted
-            assert answers(nodes.leader) == wanted, (transport, size, flags)
-            by = "TCP" if transport == "tcp" else "shared memory"
-            assert any("ranks_connected" in line and by in line for line in nodes.leader.log), \
+            assert answers(nodes.leader) == wanted, (transport, by, flags)
+            name = "TCP" if transport == "tcp" else "shared memory"
+            assert any("ranks_connected" in line and name in line for line in nodes.leader.log), \
                 nodes.leader.log
             assert nodes.leader.stop() == 0
             for follower in nodes.followers:
@@ -114,7 +118,7 @@ def check_bits(binary, model, expected):
                 assert code == 0, (code, log)
         finally:
             nodes.kill()
-        print(f"ok {size} processes over {transport} {flags}", flush=True)
+        print(f"ok 2 processes by {by} over {transport} {flags}", flush=True)
 
 
 def write_large_model(folder):
@@ -200,6 +204,25 @@ def packed_files(folder):
     return [name for name in names if not name.endswith(".partial")]
 
 
+def check_stages(binary, folder, flags, whole, whole_rss, expected):
+    """A process holds the weights and the KV of its stage's layers, and no others."""
+    spread = [*flags, "--nnodes", "2", STAGES, "2"]
+    stages = [planned(binary, folder, *spread, "--node-rank", str(rank)) for rank in (0, 1)]
+    assert sum(stage[WEIGHTS] for stage in stages) == whole[WEIGHTS], (whole, stages)
+    assert 0.48 < stages[1][WEIGHTS] / whole[WEIGHTS] < 0.5, (whole, stages)
+    nodes = Nodes(binary, folder, 2, flags, by=STAGES)
+    try:
+        assert answers(nodes.leader) == expected
+        for process in (nodes.leader.process, nodes.followers[0].process):
+            saved = whole_rss - rss_of(process.pid)
+            assert saved > 0.45 * whole[WEIGHTS], (process.args, saved)
+        assert nodes.leader.stop() == 0 and nodes.followers[0].end()[0] == 0
+    finally:
+        nodes.kill()
+    print(f"ok stages: {[stage[WEIGHTS] for stage in stages]} of {whole[WEIGHTS]} bytes",
+          flush=True)
+
+
 def check_share(binary):
     """A process holds its rank's weights: a model that is too large for one is served by two."""
     with tempfile.TemporaryDirectory() as folder:
@@ -214,6 +237,7 @@ def check_share(binary):
         shares = [planned(binary, folder, *spread, "--node-rank", str(rank)) for rank in (0, 1)]
         for share in shares:
             assert 0.5 <= share[WEIGHTS] / whole[WEIGHTS] < 0.52, (whole, shares)
+        check_stages(binary, folder, flags, whole, whole_rss, expected)
         cache = os.path.join(folder, "packed")
         time.sleep(2.2)  # files that have just changed are not packed for the next start
         for packs in (True, False):
@@ -271,9 +295,9 @@ def stream_until_the_end(server, started):
     return text, error
 
 
-def check_lost(binary, model, transport, victim, how, words):
+def check_lost(binary, model, transport, victim, how, words, by=RANKS):
     """A process is lost while an answer is streamed: the others end soon, and say why."""
-    nodes = Nodes(binary, model, 2, ["--kv-transport", transport])
+    nodes = Nodes(binary, model, 2, ["--kv-transport", transport], by=by)
     try:
         started = threading.Event()
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -292,7 +316,7 @@ def check_lost(binary, model, transport, victim, how, words):
             if victim == "follower":
                 assert answer.result(10)[1] is not None, "the answer ended as if it were whole"
             processes[victim].kill()
-        print(f"ok {victim} lost by {how.name} over {transport}: the other ends after {seconds:.1f} s",
+        print(f"ok {victim} lost by {how.name} over {transport} {by}: the other ends after {seconds:.1f} s",
               flush=True)
     finally:
         nodes.kill()
@@ -310,9 +334,9 @@ def change_words(process, is_over):
                 memory[at + 3] ^= 0x3f  # a float's exponent
 
 
-def check_memory(binary, model, wanted):
+def check_memory(binary, model, wanted, by):
     """A word that changes in shared memory ends the group; nothing wrong is given out."""
-    nodes = Nodes(binary, model, 2, ["--kv-transport", "shm"])
+    nodes = Nodes(binary, model, 2, ["--kv-transport", "shm"], by=by)
     try:
         started = threading.Event()
         with concurrent.futures.ThreadPoolExecutor(1) as pool:
@@ -326,7 +350,7 @@ def check_memory(binary, model, wanted):
         words = re.compile(r"rank [01]: its part of exchange \d+ is not what it sent")
         for log in (nodes.leader.log, follower.log):
             assert words.search("".join(log)), log
-        print(f"ok a word changed in shared memory: {len(text)} of {len(wanted)} characters", flush=True)
+        print(f"ok a word changed in shared memory {by}: {len(text)} of {len(wanted)} characters", flush=True)
     finally:
         nodes.kill()
 
@@ -381,6 +405,8 @@ def check_refusals(binary, model):
     # Alone, and what contradicts itself.
     for flags, words, code in [
             (["--nnodes", "2"], "--tensor-parallel-size: found 1, expected --nnodes, 2", 2),
+            (["--nnodes", "4", STAGES, "2", RANKS, "2"],
+             "--pipeline-parallel-size: found 2, expected --nnodes, 4: each node has one stage", 2),
             (["--nnodes", "2", "--tensor-parallel-size", "2", "--node-rank", "2"],
              "--node-rank: found 2, expected less than --nnodes, 2", 2),
             (["--node-rank", "1"], "--node-rank: found 1, expected less than --nnodes, 1", 2),
@@ -462,7 +488,7 @@ def check_links(binary, model, seeds, expected):
 
         try:
             nodes = Nodes(binary, model, 2, ["--rank-init-timeout", "10", "--kv-transport", "tcp"],
-                          dialled)
+                          dialled, by=STAGES if seed % 2 else RANKS)
         except AssertionError as error:
             assert "no server" in str(error), error
             ends["failed"] += 1
@@ -501,7 +527,14 @@ def main():
         check_lost(binary, model, transport, "follower", signal.SIGKILL, "rank 1 at 127.0.0.1:")
         check_lost(binary, model, transport, "leader", signal.SIGKILL, "rank 0 at 127.0.0.1:")
     check_lost(binary, model, "shm", "follower", signal.SIGSTOP, "has been silent for 5 s")
-    check_memory(binary, model, streamed)
+    check_lost(binary, model, "shm", "follower", signal.SIGKILL, "rank 1 at 127.0.0.1:", by=STAGES)
+    if os.environ.get("SLUICE_FULL"):
+        check_lost(binary, model, "shm", "leader", signal.SIGKILL, "rank 0 at 127.0.0.1:", by=STAGES)
+        for transport in ("shm", "tcp"):
+            check_lost(binary, model, transport, "follower", signal.SIGSTOP, "has been silent for 5 s",
+                       by=STAGES)
+    for by in (RANKS, STAGES):
+        check_memory(binary, model, streamed, by)
     check_ends(binary, model, streamed)
     check_refusals(binary, model)
     check_ranks_check(binary)
