@@ -3,9 +3,11 @@
 
 #include <algorithm>
 #include <array>
+#include <initializer_list>
 
 #include "engine/parallel/parallel.h"
 #include "kernels/partial_sums.h"
+#include "kernels/recurrent.h"
 
 namespace sluice {
 namespace {
@@ -185,7 +187,43 @@ Expected<void> share_layer(const ModelConfig& model,
   return {};
 }
 
+// Channels of a convolution, of which a rank has these, as heads of its plane of states.
+KvPlaneShare conv_share(std::initializer_list<Portion> portions) {
+  KvPlaneShare share;
+  for (const Portion& portion : portions) {
+    share.heads.push_back({.first = share.whole + portion.first / kernels::kStateLanes,
+                           .count = portion.count / kernels::kStateLanes});
+    share.whole += portion.whole / kernels::kStateLanes;
+  }
+  return share;
+}
+
+KvPlaneShare heads_share(const Portion& heads) {
+  return {.heads = {{.first = heads.first, .count = heads.count}}, .whole = heads.whole};
+}
+
 }  // namespace
+
+std::vector<KvPlaneShare> plane_shares(const ModelConfig& model, const LayerGroup& group) {
+  const int32_t first = group.layers.front();
+  const bool is_beside = first >= model.num_layers;
+  const LayerConfig& layer =
+      model.layers[static_cast<size_t>(is_beside ? first - model.num_layers : first)];
+  const Portion& heads = layer.share.heads;
+  const Portion& read = layer.share.kv_heads;
+  if (group.spec.kind != KvGroupKind::kState) {
+    const auto is_copied = [](const KvPlane& plane) { return plane.is_copied; };
+    const auto count = std::ranges::count_if(group.spec.planes, is_copied);
+    return std::vector<KvPlaneShare>(static_cast<size_t>(count), heads_share(read));
+  }
+  if (layer.mixer == MixerKind::kShortConv) return {conv_share({heads})};
+  if (layer.mixer == MixerKind::kDelta) {
+    const Portion keys = rows_of(read, model.delta.key_dim);
+    return {conv_share({keys, keys, rows_of(heads, model.delta.value_dim)}), heads_share(heads)};
+  }
+  const Portion states = rows_of(read, model.mamba.state_dim);
+  return {conv_share({rows_of(heads, model.mamba.head_dim), states, states}), heads_share(heads)};
+}
 
 Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t size) {
   if (size == 1) return whole;

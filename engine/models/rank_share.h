@@ -9,15 +9,21 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "engine/core/status.h"
 #include "engine/models/blocks.h"
 #include "engine/models/model.h"
+#include "kvcache/kv_heads.h"
 
 namespace sluice {
 
 // Returns the model that rank `rank` of `size` runs. kUnsupported: sizes that do not divide.
 Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t size);
+
+// Where a rank's heads of the copied planes (kv_group.h) of a layer's group lie among those of the
+// model. `model` is the rank's own, of several.
+std::vector<KvPlaneShare> plane_shares(const ModelConfig& model, const LayerGroup& group);
 
 // A rank's rows of the output layer: whole tiles.
 Portion vocab_share(int32_t vocab_size, int32_t rank, int32_t size);

@@ -256,8 +256,11 @@ Expected<KvSlotPlan> slots_of(const Config& config,
   const int32_t most_heads =
       std::ranges::max(model.layers, {}, &LayerConfig::num_kv_heads).num_kv_heads;
   for (KvGroupSpec group : plan.kv_groups) {
-    for (KvPlane& plane : group.planes) plane.num_heads = std::min(plane.num_heads, most_heads);
-    largest = std::max(largest, kv_block_bytes(group, config.block_size));
+    for (KvPlane& plane : group.planes) {
+      if (plane.per == KvPlane::Per::kEntry) continue;
+      plane.num_heads = std::min(plane.num_heads, most_heads);
+    }
+    largest = std::max(largest, kv_copied_bytes(group, config.block_size));
   }
   return plan_kv_slots(config, part.role, largest, plan.on_device);
 }

@@ -283,9 +283,6 @@ Expected<void> plan_states(const Config& config, const SpecConfig& spec, ModelCo
   if (!config.kv_disk_path.empty()) {
     return refuse("kv-disk-path", "states have no place below the cache");
   }
-  if (!config.kv_listen.empty()) {
-    return refuse("kv-listen", "states do not move between workers");
-  }
   return {};
 }
 
