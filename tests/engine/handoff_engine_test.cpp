@@ -428,6 +428,22 @@ TEST_P(HandoffRanksTest, WorkersOfAnyNumberOfRanksGiveTheBitsOfOneEngine) {
   }
 }
 
+// What takes drafts back is a decode worker's own.
+TEST_P(HandoffRanksTest, WorkersNeedNotAgreeAboutDrafts) {
+  std::vector<ValidRequest> whole;
+  for (int i = 0; i < 3; ++i) whole.push_back(request(i));
+  const std::unique_ptr<Engine> alone = testing::start_engine(config_);
+  const std::vector<Collected> expected = testing::run_together(*alone, whole);
+  const std::unique_ptr<Engine> p = start("p");
+  config_.speculative_config = R"({"method":"ngram","num_speculative_tokens":4,"adaptive":false,)"
+                               R"("prompt_lookup_max":2,"prompt_lookup_min":1})";
+  const std::unique_ptr<Engine> d = start("d", 2);
+  ASSERT_TRUE(p != nullptr && d != nullptr);
+  expect_fetched(whole, expected, *p, *d);
+  d->stop();
+  p->stop();
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports,
                          HandoffEngineTest,
                          ::testing::Combine(::testing::Values("tcp", "shm"),
