@@ -21,6 +21,16 @@ namespace sluice {
 // Returns the model that rank `rank` of `size` runs. kUnsupported: sizes that do not divide.
 Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t size);
 
+// A rank's heads of Mamba-2 layers, and the groups that they read.
+struct MambaShare {
+  Portion heads;
+  Portion groups;
+};
+
+// Returns the share of a rank with these segments, which may be all. kUnsupported: sizes that do
+// not divide.
+Expected<MambaShare> mamba_share(const MambaConfig& mamba, const kernels::Segments& segments);
+
 // Where a rank's heads of the copied planes (kv_group.h) of a layer's group lie among those of the
 // model. `model` is the rank's own, of several.
 std::vector<KvPlaneShare> plane_shares(const ModelConfig& model, const LayerGroup& group);
