@@ -161,7 +161,7 @@ void KvCacheManager::Impl::keep_last_state(int32_t slot) {
     const auto index_of = static_cast<int32_t>(g);
     if (!is_left || index.block(holder.cursor, index_of) != kNullBlock) continue;
     if (group.pool.tag(group.entry(slot, i)) != BlockPool::kNoTag) continue;
-    make_findable(holder.cursor, index_of, group.entry(slot, i));
+    make_findable(holder.cursor, index_of, group.entry(slot, i), last >= holder.num_arriving);
   }
 }
 
@@ -311,7 +311,7 @@ bool KvCacheManager::Impl::index_next_block(int32_t slot, std::span<const TokenI
     const auto group_index = static_cast<int32_t>(g);
     // Another request may have computed the prefix first: then its block stays the findable one.
     if (block == kNullBlock || index.block(node, group_index) != kNullBlock) continue;
-    make_findable(node, group_index, block);
+    make_findable(node, group_index, block, i >= holder.num_arriving);
   }
   index.unpin(holder.cursor);
   holder.cursor = node;

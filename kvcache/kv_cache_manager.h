@@ -9,6 +9,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <vector>
@@ -58,6 +59,26 @@ struct KvBlockRef {
   BlockId block;
   uint32_t generation = 0;  // the block's; a different one means other contents
   friend bool operator==(const KvBlockRef&, const KvBlockRef&) = default;
+};
+
+// A state that was left at the end of a whole block, where it can be found: the blocks that all
+// groups of states have there. Views are valid during a call.
+struct KvState {
+  KvKey key;  // of the block (kv_key.h), and of the one in front of it
+  KvKey parent_key;
+  uint64_t hash = 0;  // as in StoredBlock (kv_events.h)
+  std::optional<uint64_t> parent_hash;
+  std::span<const TokenId> token_ids;
+  PrefixExtras extras;
+  std::span<const KvBlockRef> blocks;
+};
+
+// Is told each state that becomes findable, while its bytes are in place, except those that came
+// from elsewhere, by insert() or publish(). Engine thread only; a call must not use the manager.
+class KvStateSink {
+ public:
+  virtual ~KvStateSink() = default;
+  virtual void left(const KvState& state) = 0;
 };
 
 // The purpose of a lookup. Only a first admission counts in queries and hits: what a preempted
@@ -202,6 +223,15 @@ class KvCacheManager {
                  const KvRange& blocks,
                  std::span<const uint64_t> groups,
                  std::vector<KvBlockRef>& inserted);
+
+  // Returns how many leading blocks of block_size() tokens have what groups keep of every token: a
+  // state behind them is all that a request lacks. 0 where a group keeps a window.
+  [[nodiscard]] int32_t num_kept_blocks(std::span<const TokenId> tokens,
+                                        const PrefixExtras& extras) const;
+
+  // Reports states to `sink`, which must outlive the manager. Called before the first request,
+  // behind name_blocks().
+  void set_state_sink(KvStateSink& sink);
 
   // Reports to `sink` from now on which blocks become findable and which cease to be; it must
   // outlive the manager. Called before the first request.

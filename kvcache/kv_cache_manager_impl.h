@@ -144,6 +144,8 @@ struct KvCacheManager::Impl {
   uint64_t prefix_queries = 0;
   uint64_t prefix_hits = 0;
   KvEventSink* events = nullptr;  // null: no listener
+  KvStateSink* states = nullptr;  // likewise
+  std::vector<KvBlockRef> state_blocks;  // scratch
 
   static int32_t node_capacity(const KvManagerOptions& options,
                                const std::vector<KvGroupSpec>& specs) {
@@ -231,19 +233,28 @@ struct KvCacheManager::Impl {
     group.pool.release(block, tag == BlockPool::kNoTag ? 0 : index.worth(tag));
   }
 
-  void make_findable(int32_t node, int32_t group, BlockId block) {
+  // `is_own`: what was computed here lies there.
+  void make_findable(int32_t node, int32_t group, BlockId block, bool is_own = true) {
     groups[static_cast<size_t>(group)].pool.set_tag(block, node);
     index.attach(node, group, block);
-    if (events == nullptr || index.is_tail(node)) return;
-    const int32_t parent = index.parent(node);
+    if (index.is_tail(node)) return;
+    if (states != nullptr && is_own) tell_state(node, group);
+    if (events == nullptr) return;
     events->stored({.hash = index.hash(node),
-                    .parent_hash = parent == PrefixIndex::kRoot
-                                       ? std::nullopt
-                                       : std::optional<uint64_t>(index.hash(parent)),
+                    .parent_hash = parent_hash(node),
                     .token_ids = index.node_tokens(node),
                     .extras = index.extras(node),
                     .group = group});
   }
+
+  [[nodiscard]] std::optional<uint64_t> parent_hash(int32_t node) const {
+    const int32_t parent = index.parent(node);
+    if (parent == PrefixIndex::kRoot) return std::nullopt;
+    return index.hash(parent);
+  }
+
+  // Tells the node's state once its last block is there, which is the group's.
+  void tell_state(int32_t node, int32_t group);
 
   int32_t collect(int32_t num_tokens,
                   std::span<const int32_t> first_wanted,

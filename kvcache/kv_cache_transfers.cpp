@@ -230,6 +230,18 @@ bool KvCacheManager::Impl::has_kept_blocks(std::span<const int32_t> nodes) const
   });
 }
 
+int32_t KvCacheManager::num_kept_blocks(std::span<const TokenId> tokens,
+                                        const PrefixExtras& extras) const {
+  Impl& m = *impl_;
+  const bool has_window = std::ranges::any_of(
+      m.groups, [](const KvGroup& group) { return group.spec.kind == KvGroupKind::kWindow; });
+  if (has_window) return 0;
+  m.chain.clear();
+  m.index.find_chain(tokens, extras, m.chain);
+  const auto lacks = [&m](const int32_t& node) { return !m.has_kept_blocks(std::span(&node, 1)); };
+  return static_cast<int32_t>(std::ranges::find_if(m.chain, lacks) - m.chain.begin());
+}
+
 int32_t KvCacheManager::insert(std::span<const TokenId> tokens,
                                const PrefixExtras& extras,
                                const KvRange& blocks,
@@ -259,7 +271,7 @@ int32_t KvCacheManager::insert(std::span<const TokenId> tokens,
       const BlockPool::Taken taken = group.pool.take();
       if (taken.block == kNullBlock) return false;
       m.give_back_evicted(index, taken.evicted_tag);
-      m.make_findable(node, index, taken.block);
+      m.make_findable(node, index, taken.block, /*is_own=*/false);
       inserted.push_back({.group = index,
                           .entry = m.entry_of(group, i),
                           .block = taken.block,
@@ -274,6 +286,30 @@ int32_t KvCacheManager::insert(std::span<const TokenId> tokens,
     m.release(m.groups[static_cast<size_t>(inserted[i].group)], inserted[i].block);
   }
   return count;
+}
+
+// --- What goes below --------------------------------------------------------------------------
+
+void KvCacheManager::set_state_sink(KvStateSink& sink) { impl_->states = &sink; }
+
+void KvCacheManager::Impl::tell_state(int32_t node, int32_t group) {
+  if (groups[static_cast<size_t>(group)].spec.kind != KvGroupKind::kState) return;
+  state_blocks.clear();
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (groups[g].spec.kind != KvGroupKind::kState) continue;
+    const BlockId block = index.block(node, static_cast<int32_t>(g));
+    if (block == kNullBlock) return;
+    state_blocks.push_back({.group = static_cast<int32_t>(g),
+                            .block = block,
+                            .generation = groups[g].pool.generation(block)});
+  }
+  states->left({.key = index.key(node),
+                .parent_key = index.parent_key(node),
+                .hash = index.hash(node),
+                .parent_hash = parent_hash(node),
+                .token_ids = index.node_tokens(node),
+                .extras = index.extras(node),
+                .blocks = state_blocks});
 }
 
 }  // namespace sluice

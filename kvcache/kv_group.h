@@ -27,6 +27,8 @@ struct KvPlane {
   int32_t width = 0;            // elements of one head: per token, or per entry
   DType dtype = DType::kBF16;   // types of 8 bits have a scale beside them (kernels/attention.h)
   Per per = Per::kToken;
+  bool is_copied = true;        // false: means something to a running request alone; bytes that are
+                                // copied, sent or stored of a block do not have it
 
   friend bool operator==(const KvPlane&, const KvPlane&) = default;
 };

@@ -1,27 +1,42 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcache/kv_heads.h"
 
-#include <algorithm>
+#include <cstddef>
 
 namespace sluice {
+namespace {
 
-std::optional<std::vector<KvHeadSource>> head_sources(const KvRange& wanted,
-                                                      std::span<const KvRange> ranks) {
-  std::vector<KvHeadSource> sources;
-  for (int32_t head = wanted.first; head < wanted.end();) {
-    const auto has_head = [head](const KvRange& range) {
-      return range.first <= head && head < range.end();
-    };
-    const auto rank = std::ranges::find_if(ranks, has_head);
-    if (rank == ranks.end()) return {};
-    // The range ends where a lower rank has the next heads.
-    int32_t end = std::min(wanted.end(), rank->end());
-    for (auto lower = ranks.begin(); lower != rank; ++lower) {
-      if (lower->first > head && lower->count > 0) end = std::min(end, lower->first);
+// The place of a head in the plane of the lowest rank that has it; no heads if none has.
+KvHeadSource source_of(int32_t head, std::span<const std::vector<KvRange>> ranks) {
+  for (size_t rank = 0; rank < ranks.size(); ++rank) {
+    int32_t before = 0;
+    for (const KvRange& range : ranks[rank]) {
+      if (range.first <= head && head < range.end()) {
+        return {.rank = static_cast<int32_t>(rank),
+                .first = before + head - range.first,
+                .heads = {.first = head, .count = 1}};
+      }
+      before += range.count;
     }
-    sources.push_back({.rank = static_cast<int32_t>(rank - ranks.begin()),
-                       .heads = {.first = head, .count = end - head}});
-    head = end;
+  }
+  return {};
+}
+
+}  // namespace
+
+std::optional<std::vector<KvHeadSource>> head_sources(
+    int32_t num_heads, std::span<const std::vector<KvRange>> ranks) {
+  std::vector<KvHeadSource> sources;
+  for (int32_t head = 0; head < num_heads; ++head) {
+    const KvHeadSource source = source_of(head, ranks);
+    if (source.heads.count == 0) return {};
+    const bool goes_on = !sources.empty() && sources.back().rank == source.rank &&
+                         sources.back().first + sources.back().heads.count == source.first;
+    if (goes_on) {
+      ++sources.back().heads.count;
+    } else {
+      sources.push_back(source);
+    }
   }
   return sources;
 }

@@ -56,6 +56,14 @@ class PrefixIndex {
     return keys_ ? keys_->find(key) : kAbsent;
   }
 
+  // The keys of a whole block's node and of what is in front of it, where there is a space.
+  [[nodiscard]] const KvKey& key(int32_t node) const { return keys_->key(node); }
+
+  [[nodiscard]] KvKey parent_key(int32_t node) const {
+    const int32_t parent = at(node).parent;
+    return parent == kRoot ? kv_root_key(key_space_, at(node).extras) : key(parent);
+  }
+
   // The children of a node, the newest first; kAbsent behind the last.
   [[nodiscard]] int32_t first_child(int32_t node) const { return at(node).first_child; }
 

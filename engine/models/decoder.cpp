@@ -111,6 +111,14 @@ class DecoderModel final : public Model {
             then};
   }
 
+  // Whether halves of one kind follow each other on several ranks: others still read a half's part
+  // while the next one runs, which must have scratch memory of its own.
+  [[nodiscard]] bool alternates_scratch() const {
+    const auto is_none = [](const auto& half) { return half == nullptr; };
+    return config_.share.size > 1 &&
+           (std::ranges::any_of(own(mixers_), is_none) || std::ranges::any_of(own(ffns_), is_none));
+  }
+
   void take_embeddings(const ForwardContext& context) const;
   bool cross_borders(const ForwardContext& context, int32_t first, int32_t end) const;
   void run_layers(const ForwardContext& context) const;
@@ -273,7 +281,9 @@ std::vector<LayerGroup> DecoderModel::layer_groups(DType dtype) const {
 int64_t DecoderModel::max_part_bytes(const StepBounds& bounds) const {
   if (config_.stage.count > 1) return max_stage_part_bytes(config_, bounds);
   if (config_.share.size == 1) return 0;
-  int64_t floats = output_.max_sent_floats(bounds);
+  int64_t floats = std::max(output_.max_sent_floats(bounds),
+                            int64_t{bounds.max_tokens} * std::max(config_.hidden,
+                                                                  config_.mamba.num_heads));
   for (const std::unique_ptr<Ffn>& ffn : ffns_) {
     if (ffn == nullptr) continue;
     floats = std::max(floats, ffn->max_sent_rows(bounds.max_tokens) * config_.hidden);
@@ -307,8 +317,11 @@ DecoderBuffers DecoderModel::layout(const StepBounds& bounds, Arena& arena) cons
   const auto take = [&arena](int64_t bytes) {
     return std::span(arena.take_bytes(bytes), static_cast<size_t>(bytes));
   };
-  buffers.mixers = take(largest_scratch(own(mixers_), bounds));
-  buffers.ffns = take(largest_scratch(own(ffns_), bounds));
+  int64_t of_mixers = largest_scratch(own(mixers_), bounds);
+  int64_t of_ffns = largest_scratch(own(ffns_), bounds);
+  if (alternates_scratch()) of_mixers = of_ffns = std::max(of_mixers, of_ffns);
+  buffers.mixers = take(of_mixers);
+  buffers.ffns = take(of_ffns);
   buffers.layer_inputs = take(layer_inputs_.scratch_bytes(bounds));
   return buffers;
 }
@@ -317,11 +330,14 @@ void DecoderModel::bind(const StepBounds& bounds, std::span<std::byte> buffer) {
   Arena arena(buffer);
   buffers_ = layout(bounds, arena);
   output_.bind(bounds, buffers_.output);
-  for (const std::unique_ptr<Mixer>& mixer : own(mixers_)) {
-    if (mixer != nullptr) mixer->bind(bounds, buffers_.mixers);
-  }
-  for (const std::unique_ptr<Ffn>& ffn : own(ffns_)) {
-    if (ffn != nullptr) ffn->bind(bounds, buffers_.ffns);
+  const std::array<std::span<std::byte>, 2> scratch = {buffers_.mixers, buffers_.ffns};
+  const bool alternates = alternates_scratch();
+  size_t num_halves = 0;
+  const auto mixers = own(mixers_);
+  const auto ffns = own(ffns_);
+  for (size_t i = 0; i < mixers.size(); ++i) {
+    if (mixers[i] != nullptr) mixers[i]->bind(bounds, scratch[alternates ? num_halves++ % 2 : 0]);
+    if (ffns[i] != nullptr) ffns[i]->bind(bounds, scratch[alternates ? num_halves++ % 2 : 1]);
   }
   layer_inputs_.bind(bounds, buffers_.layer_inputs);
 }

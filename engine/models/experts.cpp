@@ -472,9 +472,9 @@ void Experts::run_experts(const kernels::ExecContext& exec,
 // Sums the chosen experts' outputs over all ranks, for all possible rows, as the host of a device
 // does not know which experts were chosen.
 void Experts::join_experts(const ForwardContext& context, const LinearInput& in) const {
-  const int64_t hidden = config_.hidden;
+  const int64_t width = expert_width();
   const kernels::Activations& x = in.in(experts_.front().down.format(0));
-  const GatheredSums sums = gather_sums(context, buffers_.parts.sums, x.num_rows, hidden);
+  const GatheredSums sums = gather_sums(context, buffers_.parts.sums, x.num_rows, width);
   if (sums.count == 0) return;
   kernels::join_expert_parts(context.exec,
                              {.parts = sums.all(),
@@ -482,7 +482,7 @@ void Experts::join_experts(const ForwardContext& context, const LinearInput& in)
                               .matrices = joined_down_,
                               .rows = buffers_.experts,
                               .out = buffers_.output,
-                              .out_stride = hidden});
+                              .out_stride = width});
 }
 
 }  // namespace sluice

@@ -26,6 +26,7 @@ class AttentionBesideMamba final : public Mixer {
                                                WeightStore& weights) {
     auto both = std::make_unique<AttentionBesideMamba>();
     both->place_ = static_cast<size_t>(config.num_layers + layer);
+    both->has_ranks_ = config.share.size > 1;
     SLUICE_TRY(both->mamba_, MambaMixer::load(config, layer, activation_bits, weights));
     SLUICE_TRY(both->attention_, AttentionMixer::load(config, layer, activation_bits, weights));
     const std::string place = weights.place_of("blk." + std::to_string(layer) + ".mamba_in.weight");
@@ -40,14 +41,17 @@ class AttentionBesideMamba final : public Mixer {
 
   [[nodiscard]] const Mixer* beside() const override { return mamba_.get(); }
 
+  // One runs after the other, but other ranks may still read the first one's part.
   [[nodiscard]] int64_t scratch_bytes(const StepBounds& bounds) const override {
-    return std::max(attention_->scratch_bytes(bounds), mamba_->scratch_bytes(bounds));
+    const int64_t of_attention = attention_->scratch_bytes(bounds);
+    const int64_t of_mamba = mamba_->scratch_bytes(bounds);
+    return has_ranks_ ? of_attention + of_mamba : std::max(of_attention, of_mamba);
   }
 
-  // One runs after the other.
   void bind(const StepBounds& bounds, std::span<std::byte> scratch) override {
     attention_->bind(bounds, scratch);
-    mamba_->bind(bounds, scratch);
+    const int64_t first = has_ranks_ ? attention_->scratch_bytes(bounds) : 0;
+    mamba_->bind(bounds, scratch.subspan(static_cast<size_t>(first)));
   }
 
   void forward(const ForwardContext& context,
@@ -68,6 +72,7 @@ class AttentionBesideMamba final : public Mixer {
 
  private:
   size_t place_ = 0;  // of the states among the caches
+  bool has_ranks_ = false;
   Projection input_;  // without matrices: what both read
   std::unique_ptr<Mixer> mamba_;
   std::unique_ptr<Mixer> attention_;

@@ -29,11 +29,11 @@ bool splits_groups(const ModelConfig& config) {
 
 // --- Loading ---------------------------------------------------------------------------------
 
-MambaMixer::MambaMixer(const ModelConfig& config, const LayerShare& share)
+MambaMixer::MambaMixer(const ModelConfig& config, const MambaShare& share)
     : config_(config),
       mamba_(config.mamba),
-      heads_(own_or_all(share.heads, config.mamba.num_heads)),
-      groups_(own_or_all(share.kv_heads, config.mamba.num_groups)),
+      heads_(share.heads),
+      groups_(share.groups),
       joins_norms_(splits_groups(config)) {}
 
 Expected<std::unique_ptr<Mixer>> MambaMixer::load(const ModelConfig& config,
@@ -44,8 +44,8 @@ Expected<std::unique_ptr<Mixer>> MambaMixer::load(const ModelConfig& config,
   SLUICE_TRY_VOID(check_lanes(weights, "state of Mamba-2 layers", config.mamba.state_dim));
   SLUICE_TRY_VOID(check_lanes(weights, "heads of Mamba-2 layers", config.mamba.head_dim));
   const std::string prefix = "blk." + std::to_string(layer) + ".";
-  std::unique_ptr<MambaMixer> mixer(
-      new MambaMixer(config, config.layers[static_cast<size_t>(layer)].share));
+  SLUICE_TRY(const MambaShare share, mamba_share(config.mamba, config.share.segments));
+  std::unique_ptr<MambaMixer> mixer(new MambaMixer(config, share));
   SLUICE_TRY_VOID(mixer->load_projections(prefix, activation_bits, weights));
   SLUICE_TRY_VOID(mixer->load_conv_weights(prefix, weights));
   SLUICE_TRY_VOID(mixer->load_vectors(prefix, weights));

@@ -48,7 +48,7 @@ class MambaMixer final : public Mixer {
     RankParts parts;
   };
 
-  MambaMixer(const ModelConfig& config, const LayerShare& share);
+  MambaMixer(const ModelConfig& config, const MambaShare& share);
 
   Expected<void> load_projections(const std::string& prefix, int32_t bits, WeightStore& weights);
   Expected<void> load_conv_weights(const std::string& prefix, WeightStore& weights);

@@ -4,9 +4,11 @@
 #include <algorithm>
 #include <array>
 #include <cstring>
+#include <initializer_list>
 
 #include "engine/parallel/parallel.h"
 #include "kernels/partial_sums.h"
+#include "kernels/recurrent.h"
 
 namespace sluice {
 namespace {
@@ -90,14 +92,21 @@ Portion groups_of(const Portion& heads, int32_t num_groups) {
 }
 
 // Kernels take whole groups, or heads of a single one.
-Expected<void> check_groups(const LayerShare& share, int32_t size) {
-  const int32_t group = share.heads.whole / share.kv_heads.whole;
+Expected<void> check_groups(const MambaShare& share, int32_t size) {
+  const int32_t group = share.heads.whole / share.groups.whole;
   const bool are_whole = share.heads.first % group == 0 && share.heads.count % group == 0;
-  if (are_whole || share.kv_heads.count == 1) return {};
+  if (are_whole || share.groups.count == 1) return {};
   return refused(size,
                  "found " + std::to_string(share.heads.whole) + " heads of Mamba-2 layers in " +
-                     std::to_string(share.kv_heads.whole) +
+                     std::to_string(share.groups.whole) +
                      " groups, expected whole groups or heads of one on each rank");
+}
+
+Expected<void> check_mamba(const MambaConfig& mamba,
+                           const kernels::Segments& segments,
+                           int32_t size) {
+  SLUICE_TRY(const MambaShare share, mamba_share(mamba, segments));
+  return check_groups(share, size);
 }
 
 // The key heads of a rank's value heads, which are a range unless their order is llama.cpp's.
@@ -152,18 +161,13 @@ Expected<void> share_mixer(const ModelConfig& model,
                  share_heads({"channels of short convolutions", model.hidden, 1}, segments, size));
       return {};
     }
-    case MixerKind::kMamba2: {
-      const MambaConfig& mamba = model.mamba;
-      SLUICE_TRY(share.heads,
-                 share_heads(
-                     {"heads of Mamba-2 layers", mamba.num_heads, mamba.head_dim}, segments, size));
-      share.kv_heads = groups_of(share.heads, mamba.num_groups);
-      return check_groups(share, size);
-    }
-    case MixerKind::kNone:
-      break;
+    case MixerKind::kMamba2:
+      return check_mamba(model.mamba, segments, size);
     case MixerKind::kAttentionBesideMamba2:
-      return refused(size, "found two mixers in a layer, expected one");
+      SLUICE_TRY_VOID(check_mamba(model.mamba, segments, size));
+      return share_attention(model, segments, size, layer);
+    case MixerKind::kNone:
+      return {};
   }
   SLUICE_UNREACHABLE("a kind of mixer");
 }
@@ -172,10 +176,14 @@ Expected<void> share_layer(const ModelConfig& model,
                            const kernels::Segments& segments,
                            int32_t size,
                            LayerConfig& layer) {
-  if (layer.mixer == MixerKind::kNone || layer.ffn == FfnKind::kNone) {
-    return refused(size, "found layers of one half, expected a mixer and a feed-forward half");
-  }
   SLUICE_TRY_VOID(share_mixer(model, segments, size, layer));
+  if (layer.ffn == FfnKind::kNone) return {};
+  if (layer.ffn == FfnKind::kExperts && model.moe.latent > model.hidden) {
+    return refused(size,
+                   "found experts of " + std::to_string(model.moe.latent) +
+                       " that are wider than the model, expected at most " +
+                       std::to_string(model.hidden));
+  }
   LayerShare& share = layer.share;
   SLUICE_TRY(share.ffn, share_columns(layer.ffn_hidden, segments, size));
   layer.ffn_hidden = share.ffn.count;
@@ -186,7 +194,56 @@ Expected<void> share_layer(const ModelConfig& model,
   return {};
 }
 
+// Channels of a convolution, of which a rank has these, as heads of its plane of states.
+KvPlaneShare conv_share(std::initializer_list<Portion> portions) {
+  KvPlaneShare share;
+  for (const Portion& portion : portions) {
+    share.heads.push_back({.first = share.whole + portion.first / kernels::kStateLanes,
+                           .count = portion.count / kernels::kStateLanes});
+    share.whole += portion.whole / kernels::kStateLanes;
+  }
+  return share;
+}
+
+KvPlaneShare heads_share(const Portion& heads) {
+  return {.heads = {{.first = heads.first, .count = heads.count}}, .whole = heads.whole};
+}
+
 }  // namespace
+
+std::vector<KvPlaneShare> plane_shares(const ModelConfig& model, const LayerGroup& group) {
+  const int32_t first = group.layers.front();
+  const bool is_beside = first >= model.num_layers;
+  const LayerConfig& layer =
+      model.layers[static_cast<size_t>(is_beside ? first - model.num_layers : first)];
+  const Portion& heads = layer.share.heads;
+  const Portion& read = layer.share.kv_heads;
+  if (group.spec.kind != KvGroupKind::kState) {
+    const auto is_copied = [](const KvPlane& plane) { return plane.is_copied; };
+    const auto count = std::ranges::count_if(group.spec.planes, is_copied);
+    return std::vector<KvPlaneShare>(static_cast<size_t>(count), heads_share(read));
+  }
+  if (layer.mixer == MixerKind::kShortConv) return {conv_share({heads})};
+  if (layer.mixer == MixerKind::kDelta) {
+    const Portion keys = rows_of(read, model.delta.key_dim);
+    return {conv_share({keys, keys, rows_of(heads, model.delta.value_dim)}), heads_share(heads)};
+  }
+  const auto mamba = mamba_share(model.mamba, model.share.segments);
+  CHECK(mamba.has_value());  // share_of() has refused others
+  const Portion states = rows_of(mamba->groups, model.mamba.state_dim);
+  return {conv_share({rows_of(mamba->heads, model.mamba.head_dim), states, states}),
+          heads_share(mamba->heads)};
+}
+
+Expected<MambaShare> mamba_share(const MambaConfig& mamba, const kernels::Segments& segments) {
+  MambaShare share;
+  SLUICE_TRY(share.heads,
+             share_heads({"heads of Mamba-2 layers", mamba.num_heads, mamba.head_dim},
+                         segments,
+                         kernels::kSegments / segments.count));
+  share.groups = groups_of(share.heads, mamba.num_groups);
+  return share;
+}
 
 Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t size) {
   if (size == 1) return whole;

@@ -16,10 +16,12 @@
 #include <cstddef>
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "engine/core/status.h"
 #include "engine/models/blocks.h"
 #include "engine/models/model.h"
+#include "kvcache/kv_heads.h"
 
 namespace sluice {
 
@@ -40,6 +42,20 @@ bool hand_rows(const ForwardContext& context,
                int32_t from,
                int32_t to,
                std::span<float> rows);
+
+// A rank's heads of Mamba-2 layers, and the groups that they read.
+struct MambaShare {
+  Portion heads;
+  Portion groups;
+};
+
+// Returns the share of a rank with these segments, which may be all. kUnsupported: sizes that do
+// not divide.
+Expected<MambaShare> mamba_share(const MambaConfig& mamba, const kernels::Segments& segments);
+
+// Where a rank's heads of the copied planes (kv_group.h) of a layer's group lie among those of the
+// model. `model` is the rank's own, of several.
+std::vector<KvPlaneShare> plane_shares(const ModelConfig& model, const LayerGroup& group);
 
 // A rank's rows of the output layer: whole tiles.
 Portion vocab_share(int32_t vocab_size, int32_t rank, int32_t size);

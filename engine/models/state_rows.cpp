@@ -36,7 +36,8 @@ KvGroupSpec replayed_state_group(std::vector<KvPlane> planes,
     planes.push_back({.num_heads = static_cast<int32_t>(ceil_div(row_floats, kernels::kStateLanes)),
                       .width = config.most_drafts * kernels::kStateLanes,
                       .dtype = DType::kF32,
-                      .per = KvPlane::Per::kEntry});
+                      .per = KvPlane::Per::kEntry,
+                      .is_copied = false});
   }
   return state_group(std::move(planes), config.most_drafts);
 }

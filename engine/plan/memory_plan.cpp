@@ -235,13 +235,14 @@ std::string MemoryPlan::describe() const {
 
 namespace {
 
-// Bytes of the tiers below the cache, for blocks of this size.
-int64_t tier_bytes(const Config& config, int64_t bytes_per_block) {
+// Bytes of the tiers below the cache, for blocks of these groups.
+int64_t tier_bytes(const Config& config, const std::vector<KvGroupSpec>& groups) {
   const int64_t host_bytes = config.kv_offloading_size << 30;
-  const int64_t buffer_bytes = kv_tier_buffer_bytes(
-      {.max_bytes = 0,
-       .block_size = config.block_size,
-       .payload_bytes = PrefixStore::payload_bytes(bytes_per_block)});
+  int64_t buffer_bytes = kv_tier_buffer_bytes(
+      {.block_size = config.block_size,
+       .payload_bytes = PrefixStore::payload_bytes(groups, config.block_size)});
+  const auto states = StateTiers::tier_options(groups, config.block_size);
+  if (states) buffer_bytes += kv_tier_buffer_bytes(*states);
   return (host_bytes > 0 ? host_bytes + buffer_bytes : 0) +
          (config.kv_disk_path.empty() ? 0 : buffer_bytes);
 }
@@ -257,8 +258,11 @@ Expected<KvSlotPlan> slots_of(const Config& config,
   const int32_t most_heads =
       std::ranges::max(model.layers, {}, &LayerConfig::num_kv_heads).num_kv_heads;
   for (KvGroupSpec group : plan.kv_groups) {
-    for (KvPlane& plane : group.planes) plane.num_heads = std::min(plane.num_heads, most_heads);
-    largest = std::max(largest, kv_block_bytes(group, config.block_size));
+    for (KvPlane& plane : group.planes) {
+      if (plane.per == KvPlane::Per::kEntry) continue;
+      plane.num_heads = std::min(plane.num_heads, most_heads);
+    }
+    largest = std::max(largest, kv_copied_bytes(group, config.block_size));
   }
   return plan_kv_slots(config, part.role, largest, plan.on_device);
 }
@@ -449,7 +453,7 @@ Expected<MemoryPlan> plan_memory(const Config& config,
     bytes_per_block += kv_block_bytes(layout.spec, config.block_size);
   }
 
-  plan.kv_tier_bytes = tier_bytes(config, bytes_per_block);
+  plan.kv_tier_bytes = tier_bytes(config, plan.kv_groups);
   SLUICE_TRY(const KvSlotPlan slots, slots_of(config, model, plan));
   plan.kv_slot_bytes = slots.device_bytes();
   plan.kv_landing_bytes = slots.host_bytes();

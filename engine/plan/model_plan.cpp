@@ -312,27 +312,10 @@ Expected<void> check_ranks(const Config& config, const PlanTarget& target) {
       knob);
 }
 
-// Refuses what would move a request's state; counts the drafts that one takes back. Without a
-// method there are none, also where a client predicts: room for them is up to a sixth of a state.
-Expected<void> plan_states(const Config& config, const SpecConfig& spec, ModelConfig& model) {
-  if (!model.is_recurrent()) return {};
-  if (spec.has_method()) model.most_drafts = spec.num_speculative_tokens;
-  const auto refuse = [&](const char* knob, const char* what) {
-    return make_error(ErrorCode::kUnsupported,
-                      "--" + std::string(knob) + ": found it with a model of architecture " +
-                          model.architecture + ", whose recurrent layers keep a state: " + what,
-                      knob);
-  };
-  if (config.kv_offloading_size > 0) {
-    return refuse("kv-offloading-size", "states have no place below the cache");
-  }
-  if (!config.kv_disk_path.empty()) {
-    return refuse("kv-disk-path", "states have no place below the cache");
-  }
-  if (!config.kv_listen.empty()) {
-    return refuse("kv-listen", "states do not move between workers");
-  }
-  return {};
+// Counts the drafts that a request's state takes back. Without a method there are none, also where
+// a client predicts: room for them is up to a sixth of a state.
+void plan_states(const SpecConfig& spec, ModelConfig& model) {
+  if (model.is_recurrent() && spec.has_method()) model.most_drafts = spec.num_speculative_tokens;
 }
 
 // Latents have no codes with scales: which would serve has yet to be measured.
@@ -491,7 +474,7 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
   SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
   SLUICE_TRY(const SpecConfig spec, parse_spec_config(config.speculative_config));
-  SLUICE_TRY_VOID(plan_states(config, spec, planned.model));
+  plan_states(spec, planned.model);
   if (spec.has_model()) {
     SLUICE_TRY(planned.draft, open_draft(config, spec, planned.model));
   }

@@ -386,20 +386,15 @@ void ModelRunner::compute_logits(std::span<const int32_t> rows) {
 KvRanks ModelRunner::kv_ranks() const {
   if (ranks_.size() == 1) return KvRanks(ranks_.front()->kv_storage());
   std::vector<KvRanks::Rank> all;
-  std::vector<int32_t> num_heads;
   for (const auto& rank : ranks_) {
     KvRanks::Rank one{.storage = &rank->kv_storage()};
     const Model& model = rank->model();
-    num_heads.clear();
     for (const LayerGroup& group : model.layer_groups(DType::kF32)) {
-      const auto layer = static_cast<size_t>(group.layers.front());
-      const Portion& heads = model.config().layers[layer].share.kv_heads;
-      one.heads.push_back({.first = heads.first, .count = heads.count});
-      num_heads.push_back(heads.whole);
+      one.shares.push_back(plane_shares(model.config(), group));
     }
     all.push_back(std::move(one));
   }
-  return {std::move(all), num_heads};
+  return KvRanks(std::move(all));
 }
 
 const float* ModelRunner::embed(std::span<const int32_t> rows) {

@@ -19,13 +19,28 @@ constexpr size_t kCopyBlocks = 8;
 // A request is computed instead after this time without any block, or when its blocks take this
 // much longer than computing would.
 constexpr std::chrono::seconds kPatience{5};
-// A payload: the mask of groups with a block (bit g), then all groups' blocks in order.
+// A payload: the mask of groups with a block (bit g), then the blocks in order of all groups but
+// those of states.
 constexpr size_t kGroupsAt = 0;
 constexpr int64_t kPartsAt = 64;
 
+std::vector<int32_t> groups_in_payloads(std::span<const KvGroupSpec> groups) {
+  std::vector<int32_t> found;
+  for (size_t g = 0; g < groups.size(); ++g) {
+    if (groups[g].kind != KvGroupKind::kState) found.push_back(static_cast<int32_t>(g));
+  }
+  return found;
+}
+
 }  // namespace
 
-int64_t PrefixStore::payload_bytes(int64_t block_bytes) { return kPartsAt + block_bytes; }
+int64_t PrefixStore::payload_bytes(std::span<const KvGroupSpec> groups, int32_t block_size) {
+  int64_t total = kPartsAt;
+  for (const KvGroupSpec& group : groups) {
+    if (group.kind != KvGroupKind::kState) total += kv_copied_bytes(group, block_size);
+  }
+  return total;
+}
 
 PrefixStore::PrefixStore(int32_t block_size,
                          std::string space,
@@ -39,15 +54,15 @@ PrefixStore::PrefixStore(int32_t block_size,
       preemption_mode_(std::move(preemption_mode)),
       storage_(storage),
       kv_(kv),
-      cost_(media.size()),
-      events_(events, std::move(media), kv.num_groups()) {
+      cost_(2 * media.size()),
+      events_(events, std::move(media), groups_in_payloads(storage.groups())) {
   CHECK_LE(kv.num_groups(), 64);
 }
 
 template <typename Byte>
 std::span<Byte> PrefixStore::part_of(std::span<Byte> payload, int32_t group) const {
   int64_t at = kPartsAt;
-  for (int32_t g = 0; g < group; ++g) at += storage_.block_bytes(g);
+  for (int32_t g = 0; g < group; ++g) at += has_part(g) ? storage_.block_bytes(g) : 0;
   return payload.subspan(static_cast<size_t>(at),
                          static_cast<size_t>(storage_.block_bytes(group)));
 }
@@ -76,14 +91,16 @@ Expected<std::unique_ptr<PrefixStore>> PrefixStore::create(const Config& config,
   if (has_disk) media.push_back(KvMedium::kDisk);
   std::unique_ptr<PrefixStore> store(new PrefixStore(
       config.block_size, space, config.preemption_mode, std::move(media), storage, kv, events));
-  KvTierOptions options = {.max_bytes = config.kv_offloading_size << 30,
+  SLUICE_TRY(store->states_, StateTiers::create(config, space, storage, kv, events, wake));
+  const int64_t share = store->states_ == nullptr ? 1 : 2;
+  KvTierOptions options = {.max_bytes = (config.kv_offloading_size << 30) / share,
                            .block_size = config.block_size,
-                           .payload_bytes = payload_bytes(storage.block_bytes())};
+                           .payload_bytes = payload_bytes(storage.groups(), config.block_size)};
   if (has_host) {
     SLUICE_TRY(auto host, create_kv_host_tier(options, wake));
     store->add_tier(std::move(host));
   }
-  options.max_bytes = config.kv_disk_size;
+  options.max_bytes = config.kv_disk_size / share;
   if (has_disk) {
     SLUICE_TRY(auto disk,
                create_kv_disk_tier(options, config.kv_disk_path + "/" + space, std::move(wake)));
@@ -176,47 +193,82 @@ bool PrefixStore::start(Held& held, bool by_cost, Clock::time_point now) {
   if (num_in_all > INT32_MAX || !kv_.fits_alone(static_cast<int32_t>(num_in_all) - 1)) {
     return false;
   }
+  if (!find(held, by_cost)) return false;
+  held.num_tickets = held.end + 1;
+  held.ticket = next_ticket_;
+  next_ticket_ += static_cast<uint64_t>(held.num_tickets);
+  held.last_progress = now;
+  const int64_t num_found = held.end - held.num_cached;
+  const std::chrono::duration<double> computing(cost_.compute_seconds(num_found * block_size_));
+  held.deadline = now + kPatience + std::chrono::duration_cast<Clock::duration>(computing);
+  Held& waiting = held_.emplace_back(std::move(held));
+  ask(waiting, now);
+  if (waiting.asks_state) ask_state(waiting, now);
+  return true;
+}
+
+// Finds what the tiers have behind the cached blocks. False: nothing, or computing it is faster.
+bool PrefixStore::find(Held& held, bool by_cost) {
+  const NewRequest& request = held.request;
+  const std::span<const TokenId> tokens = request.tokens;
   const int32_t num_cached =
       kv_.acquire_prefix(request.id, tokens, request.extras, PrefixUse::kTransfer);
   kv_.free(request.id);
-  if (!held.is_preempted) num_queried_ += static_cast<uint64_t>(num_tokens - num_cached);
+  if (!held.is_preempted) num_queried_ += tokens.size() - static_cast<size_t>(num_cached);
   held.chain = new_chain(request.extras);
-  held.next_copied = num_cached / block_size_;
-  held.next_asked = held.next_copied;
-  held.tier_of.resize(static_cast<size_t>(held.next_copied), 0);
-  std::array<int64_t, kMaxTiers> num_blocks{};
-  const auto max_blocks = static_cast<int32_t>((num_tokens - 1) / block_size_);
-  for (held.end = held.next_copied; held.end < max_blocks; ++held.end) {
+  held.num_cached = num_cached / block_size_;
+  held.end = held.num_cached;
+  // A state may be all that the cache lacks.
+  if (states_ != nullptr) {
+    held.end = std::max(held.end, kv_.num_kept_blocks(tokens, request.extras));
+  }
+  const auto max_blocks = static_cast<int32_t>((std::ssize(tokens) - 1) / block_size_);
+  held.end = std::min(held.end, max_blocks);
+  held.next_copied = held.end;
+  held.tier_of.resize(static_cast<size_t>(held.end), 0);
+  for (; held.end < max_blocks; ++held.end) {
     const KvKey key = name_of(held.chain, tokens, held.end).key;
     const auto tier = std::ranges::find_if(
         tiers_, [&key](const std::unique_ptr<KvTier>& t) { return t->contains(key); });
     if (tier == tiers_.end()) break;
     held.tier_of.push_back(static_cast<uint8_t>(tier - tiers_.begin()));
-    ++num_blocks[held.tier_of.back()];
     if (!events_.has_listener()) continue;
     for (size_t i = 0; i < tiers_.size(); ++i) {
       if (!tiers_[i]->contains(key)) continue;
       events_.meet(i, event_block(held.chain, tokens, held.end));
     }
   }
-  const int64_t num_found = held.end - held.next_copied;
-  if (num_found == 0) return false;
-  const auto blocks_by_tier = std::span(num_blocks).first(tiers_.size());
-  if (by_cost && !cost_.choose_read(blocks_by_tier, num_found * block_size_)) return false;
-  held.ticket = next_ticket_;
-  held.num_tickets = held.end;
-  held.last_progress = now;
-  const std::chrono::duration<double> computing(cost_.compute_seconds(num_found * block_size_));
-  held.deadline = now + kPatience + std::chrono::duration_cast<Clock::duration>(computing);
-  next_ticket_ += static_cast<uint64_t>(held.end);
-  ask(held_.emplace_back(std::move(held)), now);
-  return true;
+  if (states_ != nullptr) find_state(held);
+  held.next_copied = std::min(held.next_copied, held.end);
+  held.next_asked = held.next_copied;
+  if (held.end == held.num_cached) return false;
+  std::array<int64_t, 2 * kMaxTiers> num_reads{};
+  for (int32_t i = held.next_copied; i < held.end; ++i) {
+    ++num_reads[held.tier_of[static_cast<size_t>(i)]];
+  }
+  if (held.asks_state) ++num_reads[tiers_.size() + held.state_tier];
+  const int64_t num_tokens = int64_t{held.end - held.num_cached} * block_size_;
+  return !by_cost || cost_.choose_read(std::span(num_reads).first(2 * tiers_.size()), num_tokens);
+}
+
+// Ends what is read where the last state is.
+void PrefixStore::find_state(Held& held) {
+  for (; held.end > held.num_cached; --held.end) {
+    const auto tier =
+        states_->find(name_of(held.chain, held.request.tokens, held.end - 1).key);
+    if (!tier) continue;
+    held.state_end = held.end;
+    held.state_tier = *tier;
+    held.asks_state = true;
+    return;
+  }
 }
 
 bool PrefixStore::abort(RequestId id) {
   const auto it = std::ranges::find(held_, id, [](const Held& held) { return held.request.id; });
   if (it == held_.end()) return false;
   for (const Arrival& arrival : it->arrived) arrival.tier->give_back(arrival.buffer);
+  if (it->state) states_->give_back(*it->state);
   held_.erase(it);
   return true;
 }
@@ -234,33 +286,65 @@ void PrefixStore::ask(Held& held, Clock::time_point now) {
   }
 }
 
+void PrefixStore::ask_state(Held& held, Clock::time_point now) {
+  const KvFileName name = name_of(held.chain, held.request.tokens, held.state_end - 1);
+  const uint64_t ticket = held.ticket + static_cast<uint64_t>(held.num_tickets) - 1;
+  if (!states_->load(held.state_tier, name, ticket)) return;
+  held.asks_state = false;
+  ++held.num_outstanding;
+  if (num_outstanding_++ == 0) last_load_ = now;
+}
+
+// The request that waits for this load; null: it was aborted, or is computed meanwhile.
+PrefixStore::Held* PrefixStore::holder_of(const KvTier::Loaded& loaded, Clock::time_point now) {
+  --num_outstanding_;
+  last_load_ = now;
+  const auto it = std::ranges::find_if(held_, [&](const Held& held) {
+    return loaded.ticket >= held.ticket &&
+           loaded.ticket - held.ticket < static_cast<uint64_t>(held.num_tickets);
+  });
+  if (it == held_.end()) return nullptr;
+  --it->num_outstanding;
+  it->last_progress = now;
+  return &*it;
+}
+
 void PrefixStore::receive(Clock::time_point now) {
   for (size_t i = 0; i < tiers_.size(); ++i) {
     loaded_.clear();
     tiers_[i]->collect(loaded_);
     for (const KvTier::Loaded& loaded : loaded_) {
       if (loaded.ok) cost_.observe_read(i, loaded.seconds);
-      --num_outstanding_;
-      last_load_ = now;
       take_in(loaded, *tiers_[i], now);
     }
+  }
+  if (states_ != nullptr) receive_states(now);
+}
+
+void PrefixStore::receive_states(Clock::time_point now) {
+  loaded_states_.clear();
+  states_->collect(loaded_states_);
+  for (const StateTiers::Arrival& arrival : loaded_states_) {
+    if (arrival.loaded.ok) {
+      cost_.observe_read(tiers_.size() + arrival.tier, arrival.loaded.seconds);
+    }
+    Held* const held = holder_of(arrival.loaded, now);
+    if (held != nullptr && arrival.loaded.ok) {
+      held->state = arrival;
+      continue;
+    }
+    // Without the state, blocks in front of it are of no use.
+    if (held != nullptr) held->end = held->next_copied;
+    states_->give_back(arrival);
   }
 }
 
 void PrefixStore::take_in(const KvTier::Loaded& loaded, KvTier& tier, Clock::time_point now) {
-  const auto it = std::ranges::find_if(held_, [&](const Held& held) {
-    return loaded.ticket >= held.ticket &&
-           loaded.ticket - held.ticket < static_cast<uint64_t>(held.num_tickets);
-  });
-  if (it == held_.end()) {  // aborted, or computed meanwhile
-    tier.give_back(loaded.buffer);
-    return;
-  }
-  const auto block = static_cast<int32_t>(loaded.ticket - it->ticket);
-  --it->num_outstanding;
-  if (!loaded.ok) it->end = std::min(it->end, block);
-  it->last_progress = now;
-  it->arrived.push_back({block, loaded.buffer, &tier});
+  Held* const held = holder_of(loaded, now);
+  if (held == nullptr) return tier.give_back(loaded.buffer);
+  const auto block = static_cast<int32_t>(loaded.ticket - held->ticket);
+  if (!loaded.ok) held->end = std::min(held->end, block);
+  held->arrived.push_back({block, loaded.buffer, &tier});
 }
 
 // Copies blocks into the cache, where they may be evicted as usual. False: their prefix was evicted
@@ -283,11 +367,28 @@ bool PrefixStore::copy(Held& held, std::span<const Arrival> piece) {
   const int32_t count =
       kv_.insert(request.tokens, request.extras, blocks, arrived_groups_, inserted_);
   copy_in(inserted_, piece);
-  if (!held.is_preempted) {
+  if (!held.is_preempted && states_ == nullptr) {
     num_restored_ += static_cast<uint64_t>(count) * static_cast<uint64_t>(block_size_);
   }
   held.next_copied += count;
   return count == blocks.count;
+}
+
+// Puts the state behind its blocks, once all of them are there.
+void PrefixStore::copy_state(Held& held) {
+  const StateTiers::Arrival arrival = *std::exchange(held.state, std::nullopt);
+  if (held.next_copied >= held.state_end) {
+    inserted_.clear();
+    const uint64_t groups = states_->groups();
+    const KvRange last = {.first = held.state_end - 1, .count = 1};
+    kv_.insert(held.request.tokens, held.request.extras, last, {&groups, 1}, inserted_);
+    states_->copy_in(arrival, inserted_);
+    if (!held.is_preempted && !inserted_.empty()) {
+      const auto num_found = static_cast<uint64_t>(held.state_end - held.num_cached);
+      num_restored_ += num_found * static_cast<uint64_t>(block_size_);
+    }
+  }
+  states_->give_back(arrival);
 }
 
 void PrefixStore::copy_in(std::span<const KvBlockRef> inserted, std::span<const Arrival> piece) {
@@ -330,8 +431,13 @@ void PrefixStore::advance(Clock::time_point now,
     if (waits_too_long) held.end = held.next_copied;
     copy_arrived(held);
     if (held.next_copied < held.end) ask(held, now);
+    // Blocks that end in front of the state need none.
+    if (waits_too_long || held.end < held.state_end) held.asks_state = false;
+    if (held.asks_state) ask_state(held, now);
+    if (held.next_copied < held.end || held.asks_state) continue;
     // A broken block is reported before the request computes it and writes it again.
-    if (held.next_copied < held.end || (held.num_outstanding > 0 && !waits_too_long)) continue;
+    if (held.num_outstanding > 0 && !waits_too_long) continue;
+    if (held.state) copy_state(held);
     held.is_released = true;
     if (held.is_preempted) {
       resumed.push_back(held.request.id);
@@ -381,7 +487,7 @@ void PrefixStore::save_blocks(const Request& request, int32_t num_full) {
   }
 }
 
-// Leaves zeros where a window or a state has no such block, and no bytes of the buffer's last use.
+// Leaves zeros where a window has no such block, and no bytes of the buffer's last use.
 void PrefixStore::copy_out(RequestId id, int32_t block, std::span<std::byte> payload) const {
   const int32_t num_tokens = (block + 1) * block_size_;
   std::ranges::fill(payload.first(kPartsAt), std::byte{0});
@@ -389,6 +495,7 @@ void PrefixStore::copy_out(RequestId id, int32_t block, std::span<std::byte> pay
   for (int32_t g = 0; g < kv_.num_groups(); ++g) {
     const auto entry = static_cast<size_t>(kv_.num_entries(g, num_tokens) - 1);
     const std::span<const BlockId> table = kv_.block_table(id, g);
+    if (!has_part(g)) continue;
     const bool ends_here = num_tokens % tokens_per_entry(spec(g), block_size_) == 0;
     if (!ends_here || entry >= table.size() || table[entry] == kNullBlock) {
       std::ranges::fill(part_of(payload, g), std::byte{0});
@@ -441,6 +548,7 @@ void PrefixStore::add_stats(EngineStats& stats) const {
   stats.kv_tier_hits = num_restored_;
   stats.kv_tier_stored = 0;
   for (const std::unique_ptr<KvTier>& tier : tiers_) stats.kv_tier_stored += tier->num_written();
+  if (states_ != nullptr) stats.kv_tier_stored += states_->num_written();
 }
 
 }  // namespace sluice

@@ -2,8 +2,9 @@
 // Keeps computed prefixes in tiers below the cache (memory, disk) and restores them: the link
 // between the KV manager (ids), the storage (bytes) and the tiers. Restored bytes equal the
 // computed ones, so a request's output does not depend on them. An entry of a tier is one block of
-// the groups that had it when it was saved; blocks that a window has dropped, and a state between
-// its snapshots, are left out without ending the prefix.
+// the groups that had it when it was saved; blocks that a window has dropped are left out without
+// ending the prefix. States of recurrent layers have tiers of their own (state_tiers.h): a prefix
+// ends where one of them is.
 //
 // Saving: every whole block of a request is copied out after its step, and written by the tiers'
 // threads. Restoring: a new request whose cached prompt prefix continues in a tier is held outside
@@ -19,6 +20,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <unordered_map>
@@ -28,6 +30,7 @@
 #include "engine/core/stats.h"
 #include "engine/core/status.h"
 #include "engine/tiers/restore_cost.h"
+#include "engine/tiers/state_tiers.h"
 #include "engine/tiers/tier_events.h"
 #include "kvcache/kv_cache_manager.h"
 #include "kvcache/store/kv_storage.h"
@@ -40,8 +43,8 @@ class PrefixStore {
  public:
   using Clock = std::chrono::steady_clock;
 
-  // The payload size in a tier of a block with `block_bytes` bytes over all groups.
-  static int64_t payload_bytes(int64_t block_bytes);
+  // The payload size in a tier of one block of these groups, without states.
+  static int64_t payload_bytes(std::span<const KvGroupSpec> groups, int32_t block_size);
 
   // `fingerprint` names model, build and dtypes. Storage, manager and `events` must outlive the
   // store; `events` learns the tiers' blocks and may be null. Other threads call `wake` when
@@ -111,8 +114,13 @@ class PrefixStore {
     NewRequest request;  // if preempted, only what the scheduler lacks
     bool is_preempted = false;
     Chain chain;
-    uint64_t ticket = 0;  // block i has ticket + i
+    uint64_t ticket = 0;  // block i has ticket + i, the state the last one
     int32_t num_tickets = 0;
+    int32_t num_cached = 0;  // leading blocks that were found
+    int32_t state_end = 0;   // where a state is read, in blocks; 0: none is
+    size_t state_tier = 0;
+    bool asks_state = false;  // not yet
+    std::optional<StateTiers::Arrival> state;
     std::vector<uint8_t> tier_of;  // by block
     int32_t next_copied = 0;       // block
     int32_t next_asked = 0;
@@ -142,6 +150,11 @@ class PrefixStore {
     return storage_.groups()[static_cast<size_t>(group)];
   }
 
+  // Whether payloads have a place for the group.
+  [[nodiscard]] bool has_part(int32_t group) const {
+    return spec(group).kind != KvGroupKind::kState;
+  }
+
   // The place of the group's block in a payload.
   template <typename Byte>
   [[nodiscard]] std::span<Byte> part_of(std::span<Byte> payload, int32_t group) const;
@@ -151,8 +164,14 @@ class PrefixStore {
   void save_blocks(const Request& request, int32_t num_full);
   bool save_block(size_t tier, const Request& request, Chain& chain, Progress& progress);
   bool start(Held& held, bool by_cost, Clock::time_point now);
+  bool find(Held& held, bool by_cost);
+  void find_state(Held& held);
+  [[nodiscard]] Held* holder_of(const KvTier::Loaded& loaded, Clock::time_point now);
   void receive(Clock::time_point now);
+  void receive_states(Clock::time_point now);
   void take_in(const KvTier::Loaded& loaded, KvTier& tier, Clock::time_point now);
+  void copy_state(Held& held);
+  void ask_state(Held& held, Clock::time_point now);
   bool copy(Held& held, std::span<const Arrival> piece);
   void copy_arrived(Held& held);
   void ask(Held& held, Clock::time_point now);
@@ -163,6 +182,7 @@ class PrefixStore {
   KvStorage& storage_;
   KvCacheManager& kv_;
   std::vector<std::unique_ptr<KvTier>> tiers_;  // fastest first, at most kMaxTiers
+  std::unique_ptr<StateTiers> states_;          // as many, of states; null: the model has none
   RestoreCost cost_;
   TierEvents events_;
   std::unordered_map<RequestId, Saving> savings_;  // for requests in the scheduler
@@ -172,6 +192,7 @@ class PrefixStore {
   int32_t num_outstanding_ = 0;         // loads of all requests
   Clock::time_point last_load_;         // last arrival, or request while none was outstanding
   std::vector<KvTier::Loaded> loaded_;  // scratch
+  std::vector<StateTiers::Arrival> loaded_states_;  // scratch
   std::vector<uint64_t> arrived_groups_;  // scratch, by block of a piece
   std::vector<KvBlockRef> inserted_;      // scratch
   uint64_t num_queried_ = 0;            // tokens

@@ -5,8 +5,10 @@
 
 namespace sluice {
 
-TierEvents::TierEvents(KvEventSink* sink, std::vector<KvMedium> media, int32_t num_groups)
-    : sink_(sink), num_groups_(num_groups) {
+TierEvents::TierEvents(KvEventSink* sink,
+                       std::vector<KvMedium> media,
+                       std::vector<int32_t> groups)
+    : sink_(sink), groups_(std::move(groups)) {
   for (const KvMedium medium : media) {
     tiers_.push_back({.medium = medium, .expected = {}, .told = {}});
   }
@@ -38,14 +40,14 @@ void TierEvents::note(size_t tier, const KvKey& key, bool is_there) {
   }
   const auto told = place.told.extract(key);
   if (told.empty()) return;
-  for (int32_t group = 0; group < num_groups_; ++group) {
+  for (const int32_t group : groups_) {
     sink_->removed(told.mapped(), group, place.medium);
   }
 }
 
 void TierEvents::tell(Tier& tier, const Block& block) {
   if (!tier.told.try_emplace(block.key, block.hash).second) return;
-  for (int32_t group = 0; group < num_groups_; ++group) {
+  for (const int32_t group : groups_) {
     sink_->stored({.hash = block.hash,
                    .parent_hash = block.parent_hash,
                    .token_ids = block.token_ids,

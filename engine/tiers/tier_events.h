@@ -20,12 +20,13 @@ namespace sluice {
 
 class TierEvents {
  public:
-  // `media[tier]` is that tier's medium. Null `sink`: nobody listens.
-  TierEvents(KvEventSink* sink, std::vector<KvMedium> media, int32_t num_groups);
+  // `media[tier]` is that tier's medium; `groups` have a part of each block. Null `sink`: nobody
+  // listens.
+  TierEvents(KvEventSink* sink, std::vector<KvMedium> media, std::vector<int32_t> groups);
 
   [[nodiscard]] bool has_listener() const { return sink_ != nullptr; }
 
-  // The last block of a prefix, over all groups.
+  // The last block of a prefix.
   struct Block {
     KvKey key;
     uint64_t hash = 0;
@@ -58,7 +59,7 @@ class TierEvents {
   void tell(Tier& tier, const Block& block);
 
   KvEventSink* const sink_;
-  const int32_t num_groups_;
+  const std::vector<int32_t> groups_;
   std::vector<Tier> tiers_;
 };
 

@@ -37,14 +37,23 @@ int64_t kv_block_bytes(const KvGroupSpec& group, int32_t block_size) {
   return total * group.num_layers;
 }
 
+int64_t kv_copied_bytes(KvGroupSpec group, int32_t block_size) {
+  std::erase_if(group.planes, [](const KvPlane& plane) { return !plane.is_copied; });
+  return kv_block_bytes(group, block_size);
+}
+
 KvStorage::GroupPlace KvStorage::place(const KvGroupSpec& group, int64_t begin) const {
-  GroupPlace place = {
-      .begin = begin, .block_bytes = kv_block_bytes(group, block_size_), .planes = {}};
+  GroupPlace place = {.begin = begin,
+                      .block_bytes = kv_block_bytes(group, block_size_),
+                      .copied_bytes = kv_copied_bytes(group, block_size_),
+                      .planes = {}};
   for (const KvPlane& plane : group.planes) {
     const int64_t head = head_bytes(plane, tokens_per_entry(group, block_size_));
     const int64_t block = plane.num_heads * head;
-    place.planes.push_back(
-        {.begin = place.layer_bytes, .head_bytes = head, .block_bytes = block});
+    place.planes.push_back({.begin = place.layer_bytes,
+                            .head_bytes = head,
+                            .block_bytes = block,
+                            .is_copied = plane.is_copied});
     place.layer_bytes += align_up(group.num_blocks * block, 64);
   }
   return place;
@@ -84,12 +93,12 @@ std::vector<KvPlaneView> KvStorage::planes(int32_t group, int32_t layer) const {
 }
 
 int64_t KvStorage::block_bytes(int32_t group) const {
-  return places_[static_cast<size_t>(group)].block_bytes;
+  return places_[static_cast<size_t>(group)].copied_bytes;
 }
 
 int64_t KvStorage::block_bytes() const {
   int64_t total = 0;
-  for (const GroupPlace& place : places_) total += place.block_bytes;
+  for (const GroupPlace& place : places_) total += place.copied_bytes;
   return total;
 }
 
@@ -121,6 +130,7 @@ void KvStorage::for_spans(const KvPiece& piece, const Body& body) const {
   for (int32_t layer = piece.layers.first; layer < piece.layers.end(); ++layer) {
     for (size_t i = 0; i < place.planes.size(); ++i) {
       const PlanePlace& plane = place.planes[i];
+      if (!plane.is_copied) continue;
       // A whole piece has all heads of each plane, any other piece equally many of each.
       const int32_t count = std::min(piece.heads.count, shape.planes[i].num_heads);
       const int64_t at = place.begin + layer * place.layer_bytes + plane.begin +
@@ -155,17 +165,17 @@ kernels::KvBlocksArgs KvStorage::blocks_args(int32_t group,
   const KvGroupSpec& shape = groups_[static_cast<size_t>(group)];
   const GroupPlace& place = places_[static_cast<size_t>(group)];
   kernels::KvBlocksArgs args{.planes = {},
-                             .num_planes = static_cast<int32_t>(place.planes.size()),
+                             .num_planes = 0,
                              .layer_stride = place.layer_bytes,
                              .num_layers = shape.num_layers,
                              .blocks = blocks,
                              .slot = slot};
-  CHECK_LE(args.num_planes, kernels::kMostKvPlanes);
-  for (size_t i = 0; i < place.planes.size(); ++i) {
-    const PlanePlace& plane = place.planes[i];
-    args.planes[i] = {.data = buffer_.data() + place.begin + plane.begin,
-                      .block_stride = plane.block_bytes,
-                      .bytes = plane.block_bytes};
+  for (const PlanePlace& plane : place.planes) {
+    if (!plane.is_copied) continue;
+    CHECK_LT(args.num_planes, kernels::kMostKvPlanes);
+    args.planes[args.num_planes++] = {.data = buffer_.data() + place.begin + plane.begin,
+                                      .block_stride = plane.block_bytes,
+                                      .bytes = plane.block_bytes};
   }
   for (const BlockId block : blocks) CHECK(block.value >= 0 && block.value < shape.num_blocks);
   return args;

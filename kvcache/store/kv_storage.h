@@ -25,6 +25,9 @@ namespace sluice {
 // The bytes of one block in one group, all its layers and planes, scales included.
 int64_t kv_block_bytes(const KvGroupSpec& group, int32_t block_size);
 
+// Those of its copied planes.
+int64_t kv_copied_bytes(KvGroupSpec group, int32_t block_size);
+
 // Copies between blocks, and out and in, run in order with the operators of the device that owns
 // the memory. In device memory each span is a copy of its own, and wait() waits for the whole queue
 // of the device; gather() and scatter() are the way to copy many blocks.
@@ -53,7 +56,7 @@ class KvStorage {
   // The whole allocation; the host must not read it where the memory is a device's.
   [[nodiscard]] std::span<std::byte> bytes() const { return buffer_.span(); }
 
-  // The bytes of one block of a group, or of all groups: all layers and planes.
+  // The bytes of one block of a group, or of all groups: all layers and copied planes.
   [[nodiscard]] int64_t block_bytes(int32_t group) const;
   [[nodiscard]] int64_t block_bytes() const;
   // The piece that is a block in all layers and heads.
@@ -64,8 +67,8 @@ class KvStorage {
   // All calls below require pieces that has() accepts.
   [[nodiscard]] int64_t piece_bytes(const KvPiece& piece) const;
   // Appends where the bytes of a piece lie, in their order (kv_piece.h): a span for each layer and
-  // plane. The host must not read spans of device memory. Their contents change unless the block is
-  // kept (KvCacheManager::pin()) or the caller's own.
+  // copied plane. The host must not read spans of device memory. Their contents change unless the
+  // block is kept (KvCacheManager::pin()) or the caller's own.
   void add_spans(const KvPiece& piece, std::vector<std::span<const std::byte>>& spans) const;
   // Appends writable spans of a piece, in the same order.
   void add_spans(const KvPiece& piece, std::vector<std::span<std::byte>>& spans);
@@ -99,12 +102,14 @@ class KvStorage {
     int64_t begin = 0;
     int64_t head_bytes = 0;   // one head of one block
     int64_t block_bytes = 0;  // one block, all heads
+    bool is_copied = true;
   };
 
   struct GroupPlace {
     int64_t begin = 0;
     int64_t layer_bytes = 0;  // all planes of one layer, all blocks
-    int64_t block_bytes = 0;  // one block, all layers
+    int64_t block_bytes = 0;   // one block, all layers
+    int64_t copied_bytes = 0;  // those of copied planes
     std::vector<PlanePlace> planes;
     int32_t next_block = 0;  // for back_ahead()
     int32_t next_plane = 0;  // of all layers; the planes before it have a piece more

@@ -8,9 +8,8 @@
 namespace sluice {
 namespace {
 
-// The aimed-at size of all buffers; their number has a minimum and a maximum.
+// The aimed-at size of all buffers, and the most of them.
 constexpr int64_t kBufferBytes = int64_t{32} << 20;
-constexpr int64_t kMinBuffers = 8;
 constexpr int64_t kMaxBuffers = 64;
 
 int64_t buffer_stride(const KvTierOptions& options) {
@@ -18,7 +17,7 @@ int64_t buffer_stride(const KvTierOptions& options) {
 }
 
 int64_t count_buffers(const KvTierOptions& options) {
-  return std::clamp(kBufferBytes / buffer_stride(options), kMinBuffers, kMaxBuffers);
+  return std::clamp(kBufferBytes / buffer_stride(options), options.least_buffers, kMaxBuffers);
 }
 
 }  // namespace

@@ -38,7 +38,8 @@ class KvPlace {
 struct KvTierOptions {
   int64_t max_bytes = 0;
   int32_t block_size = 0;
-  int64_t payload_bytes = 0;  // one block, all groups
+  int64_t payload_bytes = 0;
+  int64_t least_buffers = 8;  // however large a block is
 };
 
 // The bytes of one block: header and payload.

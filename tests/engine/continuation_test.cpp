@@ -106,6 +106,14 @@ TEST(Continuation, HasThemWithLatents) {
   expect_the_rest(config, "latents");
 }
 
+TEST(Continuation, HasThemWithStates) {
+  for (const char* model : {"/models/engine-delta.gguf", "/models/engine-mamba.gguf"}) {
+    Config config = tiny_config(model);
+    config.max_num_batched_tokens = 48;
+    expect_the_rest(config, model);
+  }
+}
+
 TEST(Continuation, OfAnAnswerThatIsOverIsRefused) {
   const auto engine = testing::start_engine(tiny_config());
   ASSERT_NE(engine, nullptr);

@@ -389,13 +389,13 @@ TEST_P(HandoffEngineTest, APolicyMayEndRequestsWhoseBlocksDoNotCome) {
 class HandoffRanksTest : public HandoffEngineTest {
  protected:
   HandoffRanksTest() {
-    testing::write_model(folder_,
-                         std::get<1>(GetParam()),
-                         {{"v_head_dim", 32}, {"moe_intermediate_size", 288}});
-    config_.model = folder_.path();
-    config_.load_format = "dummy";
     config_.max_model_len = 256;
     config_.threads = 2;
+    const std::string model = std::get<1>(GetParam());
+    if (model.ends_with(".gguf")) return;
+    testing::write_model(folder_, model, {{"v_head_dim", 32}, {"moe_intermediate_size", 288}});
+    config_.model = folder_.path();
+    config_.load_format = "dummy";
   }
 
  private:
@@ -403,7 +403,7 @@ class HandoffRanksTest : public HandoffEngineTest {
 };
 
 // Heads that a rank has alone and, on four ranks of two KV heads, heads that two have; latents,
-// which all have.
+// which all have; states, of whose convolved channels a rank has a range of each part.
 TEST_P(HandoffRanksTest, WorkersOfAnyNumberOfRanksGiveTheBitsOfOneEngine) {
   constexpr std::pair<int32_t, int32_t> kRanks[] = {{2, 1}, {1, 2}, {2, 2}, {4, 1}, {2, 4}};
   std::vector<ValidRequest> whole;
@@ -428,12 +428,40 @@ TEST_P(HandoffRanksTest, WorkersOfAnyNumberOfRanksGiveTheBitsOfOneEngine) {
   }
 }
 
+// What takes drafts back is a decode worker's own.
+TEST_P(HandoffRanksTest, WorkersNeedNotAgreeAboutDrafts) {
+  std::vector<ValidRequest> whole;
+  for (int i = 0; i < 3; ++i) whole.push_back(request(i));
+  const std::unique_ptr<Engine> alone = testing::start_engine(config_);
+  const std::vector<Collected> expected = testing::run_together(*alone, whole);
+  const std::unique_ptr<Engine> p = start("p");
+  config_.speculative_config = R"({"method":"ngram","num_speculative_tokens":4,"adaptive":false,)"
+                               R"("prompt_lookup_max":2,"prompt_lookup_min":1})";
+  const std::unique_ptr<Engine> d = start("d", 2);
+  ASSERT_TRUE(p != nullptr && d != nullptr);
+  expect_fetched(whole, expected, *p, *d);
+  d->stop();
+  p->stop();
+}
+
 INSTANTIATE_TEST_SUITE_P(Transports,
                          HandoffEngineTest,
                          ::testing::Combine(::testing::Values("tcp", "shm"),
                                             ::testing::Values("tiny/tiny-llama.gguf",
                                                               "models/engine-windows.gguf",
                                                               "models/engine-latents.gguf")));
+
+// Models with recurrent layers, whose states go with the KV.
+INSTANTIATE_TEST_SUITE_P(States,
+                         HandoffEngineTest,
+                         ::testing::Values(std::make_tuple("tcp", "models/engine-delta.gguf"),
+                                           std::make_tuple("shm", "models/engine-mamba.gguf")));
+
+INSTANTIATE_TEST_SUITE_P(States,
+                         HandoffRanksTest,
+                         ::testing::Values(std::make_tuple("tcp", "models/engine-delta.gguf"),
+                                           std::make_tuple("shm", "models/engine-mamba.gguf"),
+                                           std::make_tuple("tcp", "models/engine-conv.gguf")));
 
 INSTANTIATE_TEST_SUITE_P(Transports,
                          HandoffRanksTest,

@@ -256,7 +256,7 @@ TEST(TierEvents, EachBlockIsToldOnceWhileItIsThere) {
 
   using Told = std::vector<std::string>;
   Sink sink;
-  TierEvents events(&sink, {KvMedium::kHost, KvMedium::kDisk}, 2);
+  TierEvents events(&sink, {KvMedium::kHost, KvMedium::kDisk}, {0, 1});
   std::vector<TokenId> tokens = {7, 8};
   const TierEvents::Block block = {
       .key = {1}, .hash = 9, .parent_hash = std::nullopt, .token_ids = tokens, .extras = {}};

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Models with recurrent layers in a whole engine: a request gets the same bits however it runs,
-// states are found again like KV, and what cannot move a state is refused by name.
+// states are found again like KV, and go to the tiers below the cache and come back.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -11,17 +11,16 @@
 #include <memory>
 #include <random>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
-#include "engine/models/model.h"
-#include "engine/models/rank_share.h"
-#include "engine/weights/checkpoint.h"
 #include "tests/engine/speculation_rig.h"
 #include "tests/support/covering_array.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/tier.h"
 
 namespace sluice {
@@ -89,12 +88,13 @@ enum Axis : uint8_t {
   kStates,
   kRanks,
   kDrafts,
+  kTier,
   kNumAxes
 };
 
 using Values = std::array<std::vector<std::string>, kNumAxes>;
 
-// Whether a model has layers that ranks do not share.
+// Whether a model's feed-forward halves are too narrow for ranks.
 bool runs_on_one_rank(const std::string& model) {
   return model == "engine-halves" || model == "engine-two-mixers";
 }
@@ -104,7 +104,7 @@ Values all_values(const std::string& model) {
   values[kBatch] = {"1", "8", "64"};
   values[kChunk] = {"16", "77", "2048"};
   values[kPrefix] = {"off", "cold", "hit", "partial"};
-  values[kPreempt] = {"no", "recompute"};
+  values[kPreempt] = {"no", "recompute", "swap"};
   values[kOverlap] = {"off", "on"};
   values[kThreads] = {"1", "2"};
   values[kIsa] = testing::usable_isas();
@@ -112,12 +112,13 @@ Values all_values(const std::string& model) {
   values[kRanks] = {"1", "2", "4", "1 of 2 stages"};
   if (runs_on_one_rank(model)) values[kRanks] = {"1", "1 of 2 stages"};
   values[kDrafts] = {"off", "replay", "ngram,suffix", "draft_model"};
+  values[kTier] = {"none", "host", "disk"};
   return values;
 }
 
 class States : public ::testing::TestWithParam<std::string> {
  protected:
-  static Config config_of_row(const Values& values, const ArrayRow& row) {
+  Config config_of_row(const Values& values, const ArrayRow& row) {
     const auto value = [&](Axis axis) { return values[axis][row[axis]]; };
     Config config = config_of(GetParam());
     config.max_num_seqs = std::stoi(value(kBatch));
@@ -132,6 +133,15 @@ class States : public ::testing::TestWithParam<std::string> {
     // Little more than one request: snapshots are evicted all the time.
     if (value(kStates) == "few") config.kv_cache_memory = few_bytes();
     config.speculative_config = speculation_of(value(kDrafts));
+    // Tiers need a prefix cache, one rank and one stage; swapping needs a tier.
+    if (config.enable_prefix_caching && value(kRanks) == "1") {
+      if (value(kTier) == "disk") config.kv_disk_path = folder_.at(std::to_string(num_folders_++));
+      const bool swaps = value(kPreempt) == "swap";
+      if (swaps) config.preemption_mode = "swap";
+      if (value(kTier) == "host" || (swaps && config.kv_disk_path.empty())) {
+        config.kv_offloading_size = 1;
+      }
+    }
     // What drafts take beside each state, or beside each token; and heads that ranks have twice.
     if (value(kDrafts) != "off") config.kv_cache_memory *= 4;
     if (value(kRanks) == "4") config.kv_cache_memory *= 2;
@@ -153,6 +163,9 @@ class States : public ::testing::TestWithParam<std::string> {
     }
     run_together(engine, requests);
   }
+
+  testing::TemporaryFolder folder_;
+  int num_folders_ = 0;
 };
 
 TEST_P(States, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
@@ -177,6 +190,7 @@ TEST_P(States, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
   uint64_t num_preemptions = 0;
   uint64_t num_accepted = 0;
   uint64_t num_rejected = 0;
+  uint64_t num_restored = 0;
   for (const ArrayRow& row : testing::covering_array(sizes)) {
     std::string what;
     for (size_t a = 0; a < kNumAxes; ++a) what += values[a][row[a]] + " ";
@@ -201,6 +215,7 @@ TEST_P(States, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
     const EngineStats stats = engine->stats();
     num_hits += stats.prefix_cache_hits;
     num_preemptions += stats.num_preemptions;
+    num_restored += stats.kv_tier_hits;
     num_accepted += testing::sum(stats.drafts.num_accepted_tokens);
     num_rejected += testing::sum(stats.drafts.num_draft_tokens) -
                     testing::sum(stats.drafts.num_accepted_tokens);
@@ -211,6 +226,7 @@ TEST_P(States, AnyTwoWaysOfRunningARequestGiveItTheSameBits) {
   EXPECT_GT(num_preemptions, 0U);
   EXPECT_GT(num_accepted, 500U);
   EXPECT_GT(num_rejected, 400U);
+  EXPECT_GT(num_restored, 50U);
 }
 
 // Eight turns; a second conversation begins with the same system prompt, then a third.
@@ -265,20 +281,106 @@ TEST_P(States, ThePlanCountsThemAndRefusesWhatDoesNotFit) {
       << refused.error().message;
 }
 
-TEST_P(States, WhatCannotMoveAStateIsRefusedByName) {
-  const auto expect_refused = [](const Config& config, const std::string& knob) {
-    const auto engine = create_engine(config);
-    ASSERT_FALSE(engine.has_value()) << knob;
-    EXPECT_NE(engine.error().message.find("--" + knob), std::string::npos)
-        << engine.error().message;
-    EXPECT_EQ(engine.error().param, knob);
-  };
+// What a request computes with these settings, alone, after other requests.
+class StatesBelow : public States {
+ protected:
+  static ValidRequest request_of(std::vector<TokenId> prompt, int32_t max_tokens) {
+    ValidRequest request;
+    request.prompt = std::move(prompt);
+    request.sampling.max_tokens = max_tokens;
+    request.sampling.ignore_eos = true;
+    request.sampling.seed = 5;
+    request.sampling.temperature = 0.9F;
+    request.sampling.num_logprobs = 1;
+    return request;
+  }
+
+  static std::vector<TokenId> draw(int32_t length, uint64_t seed) {
+    std::mt19937_64 random(seed);
+    std::vector<TokenId> ids(static_cast<size_t>(length));
+    for (TokenId& id : ids) id = static_cast<TokenId>(random() % 250);
+    return ids;
+  }
+
+  // The first turn of a conversation.
+  static ValidRequest first_turn() { return request_of(draw(200, 1), 40); }
+
+  // What follows its answer: of 239 tokens with a state, 224 are whole blocks.
+  static ValidRequest second_turn(const Collected& answer) {
+    std::vector<TokenId> prompt = first_turn().prompt;
+    prompt.insert(prompt.end(), answer.tokens.begin(), answer.tokens.end());
+    const std::vector<TokenId> more = draw(20, 2);
+    prompt.insert(prompt.end(), more.begin(), more.end());
+    return request_of(std::move(prompt), 20);
+  }
+
+  // Both turns without a cache.
+  static std::vector<Collected> run_uncached() {
+    Config config = config_of(GetParam());
+    config.enable_prefix_caching = false;
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    std::vector<Collected> expected = run_together(*engine, {first_turn()});
+    expected.push_back(run_together(*engine, {second_turn(expected.front())}).front());
+    return expected;
+  }
+};
+
+TEST_P(StatesBelow, ARestartFindsStatesOnDisk) {
+  const std::vector<Collected> expected = run_uncached();
   Config config = config_of(GetParam());
-  config.kv_offloading_size = 1;
-  expect_refused(config, "kv-offloading-size");
-  config = config_of(GetParam());
-  config.kv_disk_path = "/nowhere";
-  expect_refused(config, "kv-disk-path");
+  config.kv_disk_path = folder_.path();
+  {
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    ASSERT_NE(engine, nullptr);
+    testing::expect_same({expected[0]}, run_together(*engine, {first_turn()}), "first");
+    EXPECT_EQ(engine->stats().kv_tier_hits, 0U);
+  }
+  {
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    const std::vector<Collected> next = run_together(*engine, {second_turn(expected[0])});
+    testing::expect_same({expected[1]}, next, "goes on behind the answer");
+    EXPECT_EQ(next[0].num_cached_tokens, 224);
+    EXPECT_EQ(engine->stats().kv_tier_hits, 224U);
+  }
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  const std::vector<Collected> again = run_together(*engine, {first_turn()});
+  testing::expect_same({expected[0]}, again, "the same prompt");
+  EXPECT_EQ(again[0].num_cached_tokens, 192);
+}
+
+TEST_P(StatesBelow, ThePlanCountsThemAndLessThanOneIsRefused) {
+  Config config = config_of(GetParam());
+  config.kv_disk_path = folder_.path();
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_NE(engine->model().memory_plan.find("KV below the cache"), std::string::npos);
+  config.kv_disk_size = 20'000;
+  const auto refused = create_engine(config);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_EQ(refused.error().param, "kv-disk-size");
+  EXPECT_NE(refused.error().message.find("is for states of recurrent layers, one of which takes"),
+            std::string::npos)
+      << refused.error().message;
+}
+
+// The state alone is lost while its KV stays, then both.
+TEST_P(StatesBelow, AnEvictedStateComesBackWithTheSameBits) {
+  const std::vector<Collected> expected = run_uncached();
+  for (const bool is_small : {false, true}) {
+    Config config = config_of(GetParam());
+    config.max_num_seqs = 1;
+    if (is_small) config.kv_cache_memory = few_bytes();
+    config.kv_offloading_size = 1;
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    ASSERT_NE(engine, nullptr);
+    testing::expect_same({expected[0]}, run_together(*engine, {first_turn()}), "first");
+    for (uint64_t i = 0; i < 6; ++i) run_together(*engine, {request_of(draw(40, 10 + i), 2)});
+    EXPECT_EQ(engine->stats().kv_tier_hits, 0U);
+    const std::vector<Collected> next = run_together(*engine, {second_turn(expected[0])});
+    testing::expect_same({expected[1]}, next, is_small ? "both lost" : "lost");
+    EXPECT_EQ(next[0].num_cached_tokens, 224);
+    EXPECT_EQ(engine->stats().kv_tier_hits, 224U);
+  }
 }
 
 // Clients' own guesses are no configuration: they are let be.
@@ -291,34 +393,29 @@ TEST_P(States, APredictionChangesNothing) {
   testing::expect_same(expected, run_together(*engine, requests), "with predictions");
 }
 
-TEST_P(States, RanksShareLayersOfOneMixerAndOneHalfAlone) {
-  const auto checkpoint = Checkpoint::open(config_of(GetParam()).model);
-  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
-  const auto config = read_model_config(**find_model_spec(**checkpoint), **checkpoint);
-  ASSERT_TRUE(config.has_value()) << config.error().message;
-  const auto share = share_of(*config, 0, 2);
-  EXPECT_EQ(share.has_value(), !runs_on_one_rank(GetParam()));
-  if (share) return;
-  const bool names_it = share.error().message.find("of one half") != std::string::npos ||
-                        share.error().message.find("two mixers") != std::string::npos;
-  EXPECT_TRUE(names_it) << share.error().message;
+std::string name_of(const ::testing::TestParamInfo<std::string>& info) {
+  if (info.param == "engine-mamba") return "Mamba2";
+  if (info.param == "engine-channels") return "DeltaOfChannels";
+  if (info.param == "engine-halves") return "LayersOfOneHalf";
+  if (info.param == "engine-two-mixers") return "LayersOfTwoMixers";
+  return info.param == "engine-delta" ? "Delta" : "ShortConv";
 }
 
 INSTANTIATE_TEST_SUITE_P(Models,
                          States,
-                         ::testing::Values("engine-delta",
-                                           "engine-channels",
-                                           "engine-conv",
-                                           "engine-mamba",
-                                           "engine-halves",
-                                           "engine-two-mixers"),
-                         [](const auto& info) {
-                           if (info.param == "engine-mamba") return "Mamba2";
-                           if (info.param == "engine-channels") return "DeltaOfChannels";
-                           if (info.param == "engine-halves") return "LayersOfOneHalf";
-                           if (info.param == "engine-two-mixers") return "LayersOfTwoMixers";
-                           return info.param == "engine-delta" ? "Delta" : "ShortConv";
-                         });
+                         ::testing::Values(
+                             "engine-delta",
+                             "engine-channels",
+                             "engine-conv",
+                             "engine-mamba",
+                             "engine-halves",
+                             "engine-two-mixers"),
+                         name_of);
+
+INSTANTIATE_TEST_SUITE_P(Models,
+                         StatesBelow,
+                         ::testing::Values("engine-delta", "engine-mamba"),
+                         name_of);
 
 }  // namespace
 }  // namespace sluice

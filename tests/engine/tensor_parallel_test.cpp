@@ -158,7 +158,8 @@ TEST(TensorParallel, EveryArchitectureGivesTheBitsOfOneRank) {
 }
 
 // Delta layers whose ranks share key heads or cross their groups, with separate and with joined
-// matrices; short convolutions; Mamba-2; states in chunks and found again.
+// matrices; short convolutions; Mamba-2, also in layers of one half and beside attention; states in
+// chunks and found again.
 TEST(TensorParallel, RecurrentLayersGiveTheBitsOfOneRank) {
   const nlohmann::json wide = {{"moe_intermediate_size", 288},
                                {"shared_expert_intermediate_size", 320}};
@@ -175,6 +176,19 @@ TEST(TensorParallel, RecurrentLayersGiveTheBitsOfOneRank) {
                           {"mamba_n_groups", groups},
                           {"mamba_expand", count * head_dim / 64},
                           {"shared_intermediate_size", 320}};
+  };
+  const auto halves = [](int count, int head_dim, int groups) {
+    return nlohmann::json{{"mamba_num_heads", count},
+                          {"mamba_head_dim", head_dim},
+                          {"n_groups", groups},
+                          {"expand", count * head_dim / 64},
+                          {"moe_intermediate_size", 288},
+                          {"moe_shared_expert_intermediate_size", 320}};
+  };
+  const auto beside = [&](int count, int head_dim, int groups) {
+    nlohmann::json changes = mamba(count, head_dim, groups);
+    changes["mamba_d_ssm"] = count * head_dim;
+    return changes;
   };
   const std::pair<const char*, nlohmann::json> models[] = {
       {"qwen3-5", heads(4, 16, 16)},
@@ -195,6 +209,11 @@ TEST(TensorParallel, RecurrentLayersGiveTheBitsOfOneRank) {
         {"linear_head_dim", 32},
         {"v_head_dim", 32},
         {"moe_intermediate_size", 288}}},
+      {"nemotron-h", halves(16, 16, 2)},
+      {"nemotron-h-moe", halves(8, 32, 8)},
+      {"nemotron-h-latent", halves(12, 32, 1)},
+      {"falcon-h1", beside(16, 16, 2)},
+      {"falcon-h1-norm", beside(8, 32, 4)},
   };
   for (const auto& [name, changes] : models) {
     const TemporaryFolder folder;

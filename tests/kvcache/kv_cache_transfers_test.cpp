@@ -225,6 +225,39 @@ TEST(KvTransfers, AStateTravelsAsItsLastSnapshot) {
   EXPECT_EQ(kv.check_integrity(), "");
 }
 
+// What came from elsewhere may prove wrong, and what a tier brings is there already.
+TEST(KvTransfers, StatesThatWereComputedHereAreTold) {
+  struct Sink final : KvStateSink {
+    void left(const KvState& state) override {
+      keys.push_back(state.key);
+      EXPECT_EQ(state.blocks.size(), 1U);
+      EXPECT_EQ(state.blocks[0].group, 1);
+      EXPECT_EQ(state.token_ids.size(), 4U);
+    }
+    std::vector<KvKey> keys;
+  };
+  Sink sink;
+  KvCacheManager kv(options(), {full(16), state(8, 8)});
+  kv.name_blocks(kSpace);
+  kv.set_state_sink(sink);
+  const std::vector<TokenId> tokens = iota(25);
+  std::vector<KvBlockRef> reserved;
+  kv.acquire_prefix(kA, tokens, {}, PrefixUse::kTransfer);
+  ASSERT_TRUE(kv.reserve(kA, 16, reserved));
+  kv.publish(kA, tokens, 16);
+  EXPECT_TRUE(sink.keys.empty());
+  ASSERT_TRUE(kv.allocate_slots(kA, 25));
+  kv.cache_blocks(kA, tokens, 25);
+  kv.free(kA);
+  EXPECT_EQ(sink.keys, (std::vector<KvKey>{keys_of(tokens)[5]}));
+  const std::vector<TokenId> others = iota(8, 100);
+  const std::vector<uint64_t> groups = {1, 3};
+  std::vector<KvBlockRef> inserted;
+  EXPECT_EQ(kv.insert(others, {}, {.first = 0, .count = 2}, groups, inserted), 2);
+  EXPECT_EQ(sink.keys.size(), 1U);
+  EXPECT_EQ(kv.check_integrity(), "");
+}
+
 TEST(KvTransfers, NothingBehindWhatWasWrongIsFoundAgain) {
   KvCacheManager kv(options(), {full(16)});
   const std::vector<TokenId> tokens = iota(13);

@@ -35,13 +35,23 @@ std::vector<KvRange> shared_heads(int32_t num_heads, int32_t degree) {
 }
 
 TEST(KvHeads, EachHeadComesOnceAndFromTheLowestRankThatHasIt) {
-  const std::vector<KvRange> replicated = {{0, 1}, {0, 1}, {1, 1}, {1, 1}};
-  EXPECT_EQ(head_sources({0, 2}, replicated), (Sources{{0, {0, 1}}, {2, {1, 1}}}));
-  const std::vector<KvRange> overlapping = {{4, 4}, {0, 6}, {0, 8}};
-  EXPECT_EQ(head_sources({1, 7}, overlapping), (Sources{{1, {1, 3}}, {0, {4, 4}}}));
-  EXPECT_EQ(head_sources({3, 0}, overlapping), Sources{});
-  EXPECT_EQ(head_sources({6, 3}, overlapping), std::nullopt);  // no rank has head 8
-  EXPECT_EQ(head_sources({0, 1}, {}), std::nullopt);
+  using Ranks = std::vector<std::vector<KvRange>>;
+  const Ranks replicated = {{{0, 1}}, {{0, 1}}, {{1, 1}}, {{1, 1}}};
+  EXPECT_EQ(head_sources(2, replicated), (Sources{{0, 0, {0, 1}}, {2, 0, {1, 1}}}));
+  const Ranks overlapping = {{{4, 4}}, {{0, 6}}, {{0, 8}}};
+  EXPECT_EQ(head_sources(8, overlapping), (Sources{{1, 0, {0, 4}}, {0, 0, {4, 4}}}));
+  EXPECT_EQ(head_sources(0, overlapping), Sources{});
+  EXPECT_EQ(head_sources(9, overlapping), std::nullopt);  // no rank has head 8
+  EXPECT_EQ(head_sources(1, {}), std::nullopt);
+  // Ranges of one plane, such as the channels of q, k and v that a rank convolves.
+  const Ranks in_parts = {{{0, 1}, {2, 1}, {4, 2}}, {{1, 1}, {3, 1}, {6, 2}}};
+  EXPECT_EQ(head_sources(8, in_parts),
+            (Sources{{0, 0, {0, 1}},
+                     {1, 0, {1, 1}},
+                     {0, 1, {2, 1}},
+                     {1, 1, {3, 1}},
+                     {0, 2, {4, 2}},
+                     {1, 2, {6, 2}}}));
 }
 
 // A worker's ranks, each with its heads of the same model.
@@ -60,11 +70,12 @@ class Worker {
     if (ranks_.size() == 1) return KvRanks(storages_.front());
     std::vector<KvRanks::Rank> all;
     int32_t num_heads = 0;
+    for (const KvRange& own : ranks_) num_heads = std::max(num_heads, own.end());
     for (size_t rank = 0; rank < ranks_.size(); ++rank) {
-      all.push_back({.storage = &storages_[rank], .heads = {ranks_[rank]}});
-      num_heads = std::max(num_heads, ranks_[rank].end());
+      const KvPlaneShare share = {.heads = {ranks_[rank]}, .whole = num_heads};
+      all.push_back({.storage = &storages_[rank], .shares = {{share, share}}});
     }
-    return {std::move(all), std::span(&num_heads, 1)};
+    return KvRanks(std::move(all));
   }
 
   KvStorage& storage(size_t rank) { return storages_[rank]; }
@@ -99,7 +110,7 @@ class Worker {
     return {.group = 0,
             .block = block,
             .layers = {layer, 1},
-            .heads = heads_in(ranks_[rank], {head, 1})};
+            .heads = {head - ranks_[rank].first, 1}};
   }
 
   // K and V of one head of one layer.
@@ -172,10 +183,13 @@ TEST(KvRanks, GroupsAreDividedEachOnItsOwn) {
   for (int i = 0; i < 2; ++i) {
     two.push_back(*KvStorage::create({group(1, 16), group(1, 24)}, kBlockSize));
   }
-  const std::vector<int32_t> num_heads = {2, 1};
-  const KvRanks ranks({{.storage = &two[0], .heads = {{0, 1}, {0, 1}}},
-                       {.storage = &two[1], .heads = {{1, 1}, {0, 1}}}},
-                      num_heads);
+  const auto twice = [](const KvPlaneShare& share) {
+    return std::vector<KvPlaneShare>{share, share};
+  };
+  const std::vector<KvPlaneShare> both = twice({.heads = {{0, 1}}, .whole = 1});
+  const KvRanks ranks(
+      {{.storage = &two[0], .shares = {twice({.heads = {{0, 1}}, .whole = 2}), both}},
+       {.storage = &two[1], .shares = {twice({.heads = {{1, 1}}, .whole = 2}), both}}});
   for (const int32_t g : {0, 1}) {
     ASSERT_EQ(ranks.block_bytes(g), one.block_bytes(g));
     const auto at = static_cast<size_t>(g);
@@ -195,6 +209,52 @@ TEST(KvRanks, GroupsAreDividedEachOnItsOwn) {
   two[0].copy_out(two[0].whole(1, BlockId{2}), first);
   two[1].copy_out(two[1].whole(1, BlockId{2}), second);
   EXPECT_EQ(first, second);
+}
+
+// A state: the channels of a convolution, in two parts of which each rank has a range, the heads of
+// a recurrence, and rows that mean something to a running request alone.
+TEST(KvRanks, PlanesOfStatesAreDividedInParts) {
+  const auto group = [](int32_t channels, int32_t heads) {
+    const auto plane = [](int32_t count, int32_t width) {
+      return KvPlane{.num_heads = count,
+                     .width = width,
+                     .dtype = DType::kF32,
+                     .per = KvPlane::Per::kEntry};
+    };
+    KvPlane own_rows = plane(5, 16);
+    own_rows.is_copied = false;
+    return KvGroupSpec{.kind = KvGroupKind::kState,
+                       .num_blocks = kBlocks,
+                       .num_layers = kLayers,
+                       .planes = {plane(channels, 48), plane(heads, 64), own_rows}};
+  };
+  KvStorage one = *KvStorage::create({group(6, 4)}, kBlockSize);
+  ASSERT_EQ(one.block_bytes(0), int64_t{kLayers} * (6 * 48 + 4 * 64) * 4);
+  std::vector<KvStorage> two;
+  for (int i = 0; i < 2; ++i) two.push_back(*KvStorage::create({group(3, 2)}, kBlockSize));
+  // Channels 0 and 1 are of one part, the others of the second.
+  const KvRanks ranks(
+      {{.storage = &two[0],
+        .shares = {{{.heads = {{0, 1}, {2, 2}}, .whole = 6}, {.heads = {{0, 2}}, .whole = 4}}}},
+       {.storage = &two[1],
+        .shares = {{{.heads = {{1, 1}, {4, 2}}, .whole = 6}, {.heads = {{2, 2}}, .whole = 4}}}}});
+  ASSERT_EQ(ranks.block_bytes(0), one.block_bytes(0));
+  EXPECT_EQ(ranks.groups()[0].planes, KvRanks(one).groups()[0].planes);
+  std::vector<std::byte> sent(static_cast<size_t>(one.block_bytes(0)));
+  for (size_t i = 0; i < sent.size(); ++i) sent[i] = static_cast<std::byte>(i * 7 % 251);
+  ranks.copy_in(0, BlockId{2}, sent);
+  EXPECT_EQ(bytes_of(ranks, BlockId{2}), sent);
+  // The second rank's channels follow each other: 1, 4 and 5.
+  std::vector<std::byte> second(static_cast<size_t>(two[1].block_bytes(0)));
+  two[1].copy_out(two[1].whole(0, BlockId{2}), second);
+  constexpr size_t kChannel = 48 * sizeof(float);
+  const auto channel = [&](const std::vector<std::byte>& from, size_t i) {
+    return std::vector<std::byte>(from.begin() + static_cast<ptrdiff_t>(i * kChannel),
+                                  from.begin() + static_cast<ptrdiff_t>((i + 1) * kChannel));
+  };
+  EXPECT_EQ(channel(second, 0), channel(sent, 1));
+  EXPECT_EQ(channel(second, 1), channel(sent, 4));
+  EXPECT_EQ(channel(second, 2), channel(sent, 5));
 }
 
 TEST(KvRanks, HaveTheShapeOfTheWholeModel) {

@@ -70,6 +70,12 @@ FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
   }
   kv_ = std::make_unique<KvCacheManager>(kv_options_, groups_);
   scheduler_ = std::make_unique<Scheduler>(options_, *kv_);
+  has_state_tier_ = tier_rate_ > 0 && chance(0.5) &&
+                    std::ranges::count(groups_, KvGroupKind::kState, &KvGroupSpec::kind) > 0;
+  if (has_state_tier_) {
+    kv_->name_blocks(kKeySpace);
+    kv_->set_state_sink(*this);
+  }
   for (const KvGroupSpec& group : groups_) {
     const auto num_blocks = static_cast<size_t>(group.num_blocks);
     const auto slots =

@@ -33,6 +33,7 @@ struct EpisodeStats {
   uint64_t num_expired = 0;
   uint64_t num_resumed = 0;      // preempted requests that were offered to a tier
   uint64_t num_restored = 0;     // blocks restored from the tier
+  uint64_t num_restored_states = 0;  // from a tier of their own
   uint64_t num_taken_turns = 0;  // admissions while others waited
   uint64_t num_hit_tokens = 0;
   uint64_t num_copied_tokens = 0;  // part of these in copied blocks
@@ -59,7 +60,9 @@ inline TokenId next_token(uint64_t prefix_hash, int32_t vocab_size) {
 
 inline bool ends_here(uint64_t prefix_hash) { return mix(prefix_hash ^ 0xE05) % 24 == 0; }
 
-class FakeEngine {
+inline constexpr const char* kKeySpace = "simulated";
+
+class FakeEngine final : private KvStateSink {
  public:
   explicit FakeEngine(uint64_t seed);
 
@@ -119,6 +122,18 @@ class FakeEngine {
 
   // A block in the tier below: its contents per group, empty for a group without it.
   using Kept = std::vector<std::vector<uint64_t>>;
+
+  void left(const KvState& state) override;
+  void bring_back_blocks(std::span<const TokenId> all,
+                         const std::vector<uint64_t>& prefix_hash,
+                         const PrefixExtras& extras,
+                         size_t& next,
+                         EpisodeStats& stats);
+  void bring_back_state(std::span<const TokenId> tokens,
+                        const PrefixExtras& extras,
+                        int32_t num_cached,
+                        int32_t num_blocks,
+                        EpisodeStats& stats);
 
   // A preempted request that was offered to the tier.
   struct Restoring {
@@ -232,6 +247,8 @@ class FakeEngine {
   std::deque<Step> in_flight_;
   std::vector<Transfer> transfers_;
   std::map<uint64_t, Kept> tier_;  // by the hash of the prefix that ends with the block
+  bool has_state_tier_ = false;       // states lie apart, as the cache has left them
+  std::map<KvKey, std::vector<uint64_t>> states_;  // by group of states
   std::vector<Restoring> restoring_;
   std::vector<std::vector<uint64_t>> storage_;  // by group: [block][offset], or [block] for states
   // By group and block, beside a state: prefixes that end with the drafts of the step that left it.

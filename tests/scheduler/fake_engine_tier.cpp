@@ -2,6 +2,7 @@
 // The tier below the cache: it may keep what a step has computed, and restores it late, in part or
 // not at all.
 #include <algorithm>
+#include <bit>
 #include <span>
 #include <utility>
 
@@ -25,6 +26,7 @@ void FakeEngine::save_blocks(const Row& row) {
     if (!chance(tier_rate_)) continue;
     Kept kept(groups_.size());
     for (size_t g = 0; g < groups_.size(); ++g) {
+      if (has_state_tier_ && groups_[g].kind == KvGroupKind::kState) continue;
       const int32_t per_entry = tokens_per_entry(groups_[g], size);
       if ((i + 1) * size % per_entry != 0) continue;
       const auto entry = static_cast<size_t>((i + 1) * size / per_entry - 1);
@@ -51,7 +53,25 @@ void FakeEngine::bring_back(RequestId id,
   const std::span<const TokenId> all = tokens;
   auto next = static_cast<size_t>(kv_->acquire_prefix(id, all, extras, PrefixUse::kTransfer));
   kv_->free(id);
-  for (next /= size; (next + 1) * size < all.size(); ++next) {
+  next /= size;
+  const auto num_cached = static_cast<int32_t>(next);
+  if (has_state_tier_) {
+    const auto num_kept = static_cast<size_t>(kv_->num_kept_blocks(all, extras));
+    next = std::max(next, std::min(num_kept, (all.size() - 1) / size));
+  }
+  bring_back_blocks(all, prefix_hash, extras, next, stats);
+  if (has_state_tier_) {
+    bring_back_state(all, extras, num_cached, static_cast<int32_t>(next), stats);
+  }
+}
+
+void FakeEngine::bring_back_blocks(std::span<const TokenId> all,
+                                   const std::vector<uint64_t>& prefix_hash,
+                                   const PrefixExtras& extras,
+                                   size_t& next,
+                                   EpisodeStats& stats) {
+  const auto size = static_cast<size_t>(kv_options_.block_size);
+  for (; (next + 1) * size < all.size(); ++next) {
     const auto kept = tier_.find(prefix_hash[(next + 1) * size]);
     if (kept == tier_.end() || chance(tier_fault_rate_)) return;
     uint64_t groups = 0;
@@ -67,6 +87,49 @@ void FakeEngine::bring_back(RequestId id,
     }
     if (count == 0) return;
     ++stats.num_restored;
+  }
+}
+
+// Keeps a state, as it lies there.
+void FakeEngine::left(const KvState& state) {
+  std::vector<uint64_t> contents;
+  for (const KvBlockRef& ref : state.blocks) {
+    contents.push_back(contents_of(static_cast<size_t>(ref.group), ref.block).front());
+  }
+  if (const auto known = states_.find(state.key);
+      known != states_.end() && known->second != contents) {
+    wrong("a prefix has two states");
+  }
+  if (chance(tier_rate_)) states_[state.key] = std::move(contents);
+}
+
+// Puts back the last state behind the cached blocks and within the first `num_blocks`.
+void FakeEngine::bring_back_state(std::span<const TokenId> tokens,
+                                  const PrefixExtras& extras,
+                                  int32_t num_cached,
+                                  int32_t num_blocks,
+                                  EpisodeStats& stats) {
+  const auto size = static_cast<size_t>(kv_options_.block_size);
+  std::vector<KvKey> keys = {kv_root_key(kKeySpace, extras)};
+  for (size_t i = 0; i < static_cast<size_t>(num_blocks); ++i) {
+    keys.push_back(kv_next_key(keys.back(), tokens.subspan(i * size, size)));
+  }
+  uint64_t groups = 0;
+  for (size_t g = 0; g < groups_.size(); ++g) {
+    groups |= static_cast<uint64_t>(groups_[g].kind == KvGroupKind::kState) << g;
+  }
+  for (int32_t end = num_blocks; end > num_cached; --end) {
+    const auto state = states_.find(keys[static_cast<size_t>(end)]);
+    if (state == states_.end()) continue;
+    std::vector<KvBlockRef> inserted;
+    kv_->insert(tokens, extras, {.first = end - 1, .count = 1}, {&groups, 1}, inserted);
+    for (const KvBlockRef& ref : inserted) {
+      const auto index = std::popcount(groups & ((uint64_t{1} << ref.group) - 1));
+      contents_of(static_cast<size_t>(ref.group), ref.block).front() =
+          state->second[static_cast<size_t>(index)];
+    }
+    stats.num_restored_states += inserted.empty() ? 0 : 1;
+    return;
   }
 }
 

@@ -43,6 +43,7 @@ TEST(SchedulerSim, EveryRequestEndsWithItsOwnTokensWhateverHappens) {
   EXPECT_GT(stats.num_expired, num_steps / 10'000);
   EXPECT_GT(stats.num_resumed, num_steps / 1000);
   EXPECT_GT(stats.num_restored, num_steps / 1000);
+  EXPECT_GT(stats.num_restored_states, num_steps / 10'000);
   EXPECT_GT(stats.num_taken_turns, num_steps / 1000);
   EXPECT_GT(stats.num_drafted_tokens, num_steps / 20);
   EXPECT_GT(stats.num_accepted_tokens, num_steps / 40);

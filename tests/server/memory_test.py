@@ -16,6 +16,7 @@ import os
 import re
 import sys
 import tempfile
+import threading
 import time
 
 sys.path.insert(0, os.path.dirname(os.path.abspath(__file__)))
@@ -23,6 +24,8 @@ from server_process import Server, wait_until
 
 # 28 to 30 MB with two threads; other machines have more threads, and libraries of other sizes.
 MOST = 36 << 20
+# Buffers and request of a connection that stays open.
+OF_A_CONNECTION = 64 << 10
 PAGE = 4096
 # What an idle engine has ready behind the blocks in use; up to 2 MiB of each plane more.
 AHEAD = 256 << 20
@@ -123,12 +126,53 @@ def check_the_cache_grows_with_use(binary, model):
         server.process.kill()
 
 
+def check_states_of_64_streams(binary, model):
+    """What the plan gives a model of recurrent layers is what 64 requests of full length take."""
+    server = Server(binary, model, "--max-num-seqs", "64", "--kv-cache-memory", "auto")
+    try:
+        text = "".join(server.log)
+        found = re.search(r"^ +states +(\d+) bytes +(\d+) of .*, for 64 requests at once$", text,
+                          re.MULTILINE)
+        assert found, text
+        total = int(server.metric("sluice_states_total"))
+        assert total == int(found.group(2)), text
+        ended = []
+
+        def stream(number):
+            ids = [(number * 37 + i * i) % 250 for i in range(40)]
+            _, response = server.post({"prompt": ids, "max_tokens": server.max_len - 40,
+                                       "ignore_eos": True})
+            response.read()
+            ended.append(response.status)
+        threads = [threading.Thread(target=stream, args=(i,)) for i in range(64)]
+        for thread in threads:
+            thread.start()
+        most = 0
+        while any(thread.is_alive() for thread in threads):
+            most = max(most, int(server.metric("sluice_states_used")))
+            time.sleep(0.02)
+        assert ended == [200] * 64, ended
+        assert 64 <= most <= total, (most, total)
+        assert server.metric("vllm:num_preemptions_total") == 0
+        assert beyond_the_plan(server, model) <= MOST + 64 * OF_A_CONNECTION
+        buffers = sum(size for name, size, _, flags in mappings(server.process.pid)
+                      if not name and "nr" in flags and ("hg" in flags or "nh" in flags))
+        plan = planned(server, "total") - planned(server, "incomplete requests")
+        assert 0.98 * plan <= buffers <= 1.02 * plan, (buffers, plan)
+        print(f"64 streams: {most} of {total} states in use, buffers of {buffers} bytes, planned {plan}")
+        assert server.stop() == 0
+    finally:
+        server.process.kill()
+
+
 def has_file(folder):
     return any(name.endswith(".packed") for name in os.listdir(folder))
 
 
 def main():
     binary, *models = sys.argv[1:]
+    golden = os.path.dirname(os.path.dirname(os.path.abspath(models[0])))
+    check_states_of_64_streams(binary, os.path.join(golden, "models", "engine-delta.gguf"))
     if os.environ.get("SLUICE_SMOLLM2"):
         models.append(os.environ["SLUICE_SMOLLM2"])
     for model in models:
