@@ -13,6 +13,7 @@
 #include <cwchar>
 #include <string>
 #include <string_view>
+#include <vector>
 
 namespace sluice {
 namespace {
@@ -22,7 +23,8 @@ constexpr std::string_view kBlock = "\"\"\"";
 constexpr std::string_view kPasteEnd = "\x1b[201~";
 constexpr const char* kMarkPastes = "\x1b[?2004h";  // a terminal then says where they begin and end
 constexpr const char* kMarkNone = "\x1b[?2004l";
-constexpr int kLookMs = 100;  // so often a wait for a key looks for an interrupt
+constexpr int kLookMs = 100;  // so often a wait for input looks for an interrupt
+constexpr size_t kReadAhead = 4096;
 
 // UTF-8 also where the environment names no locale.
 void choose_characters() {
@@ -32,8 +34,41 @@ void choose_characters() {
 
 }  // namespace
 
+// Standard input. No wait outlasts an interrupt, whichever thread the signal came to.
+class LineEditor::Input {
+ public:
+  // `ahead`: bytes that may be read before they are asked for.
+  Input(const std::atomic<bool>& interrupted, size_t ahead)
+      : interrupted_(interrupted), buffer_(ahead) {}
+
+  // 1: a byte; 0: no more; -1: interrupted.
+  int next(char& byte) {
+    for (;;) {
+      if (interrupted_.load()) return -1;
+      if (at_ < end_) {
+        byte = buffer_[at_++];
+        return 1;
+      }
+      pollfd input{STDIN_FILENO, POLLIN, 0};
+      const int ready = ::poll(&input, 1, kLookMs);
+      if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
+      const ssize_t count = ::read(STDIN_FILENO, buffer_.data(), buffer_.size());
+      if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
+      if (count <= 0) return 0;
+      at_ = 0;
+      end_ = static_cast<size_t>(count);
+    }
+  }
+
+ private:
+  const std::atomic<bool>& interrupted_;
+  std::vector<char> buffer_;
+  size_t at_ = 0;
+  size_t end_ = 0;
+};
+
 struct LineEditor::Terminal {
-  explicit Terminal(std::atomic<bool>& flag) : interrupted(flag) {
+  explicit Terminal(Input& typed) : input(typed) {
     choose_characters();
     lines = history_init();
     history(lines, &event, H_SETSIZE, kKeptLines);
@@ -65,24 +100,11 @@ struct LineEditor::Terminal {
 
   static char* prompt_of(EditLine* editor) { return of(editor).prompt.data(); }
 
-  // 1: a byte; 0: no more; -1: interrupted.
-  int read_byte(char& byte) const {
-    for (;;) {
-      if (interrupted.load()) return -1;
-      pollfd key{STDIN_FILENO, POLLIN, 0};
-      const int ready = ::poll(&key, 1, kLookMs);
-      if (ready == 0 || (ready < 0 && errno == EINTR)) continue;
-      const ssize_t count = ::read(STDIN_FILENO, &byte, 1);
-      if (count < 0 && (errno == EINTR || errno == EAGAIN)) continue;
-      return count <= 0 ? 0 : 1;
-    }
-  }
-
   // Called after the mark that begins a paste: all up to its end is text, newlines too.
   static unsigned char insert_paste(EditLine* editor, wint_t) {
     std::string pasted;
     char byte = 0;
-    while (!pasted.ends_with(kPasteEnd) && of(editor).read_byte(byte) == 1) {
+    while (!pasted.ends_with(kPasteEnd) && of(editor).input.next(byte) == 1) {
       if (byte == '\n' && pasted.ends_with('\r')) pasted.pop_back();
       if (byte != '\0') pasted += byte;
     }
@@ -94,12 +116,12 @@ struct LineEditor::Terminal {
   }
 
   // libedit's own reading goes on after a signal, so that Ctrl-C would be noticed with the next
-  // key. Returns what read_byte() does, of a character.
+  // key. Returns what Input::next() does, of a character.
   static int read_character(EditLine* editor, wchar_t* character) {
     std::mbstate_t state{};
     for (;;) {
       char byte = 0;
-      const int got = of(editor).read_byte(byte);
+      const int got = of(editor).input.next(byte);
       if (got != 1) return got;
       const size_t length = std::mbrtowc(character, &byte, 1, &state);
       if (length == static_cast<size_t>(-2)) continue;  // more bytes of it are to come
@@ -108,7 +130,7 @@ struct LineEditor::Terminal {
     }
   }
 
-  std::atomic<bool>& interrupted;
+  Input& input;
   History* lines = nullptr;
   EditLine* editor = nullptr;
   HistEvent event{};
@@ -116,9 +138,10 @@ struct LineEditor::Terminal {
 };
 
 LineEditor::LineEditor(std::atomic<bool>& interrupted) : interrupted_(interrupted) {
-  if (isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0) {
-    terminal_ = std::make_unique<Terminal>(interrupted);
-  }
+  const bool is_terminal = isatty(STDIN_FILENO) != 0 && isatty(STDOUT_FILENO) != 0;
+  // No byte of a terminal is read ahead: an interrupt drops what was typed before it.
+  input_ = std::make_unique<Input>(interrupted, is_terminal ? 1 : kReadAhead);
+  if (is_terminal) terminal_ = std::make_unique<Terminal>(*input_);
 }
 
 LineEditor::~LineEditor() = default;
@@ -158,13 +181,14 @@ LineEditor::Line LineEditor::read_block(std::string begin, const std::string& pr
 LineEditor::Line LineEditor::read_one(const std::string& prompt) {
   std::string text;
   if (terminal_ == nullptr) {
-    int byte = EOF;
-    while ((byte = std::getc(stdin)) != EOF && byte != '\n') text += static_cast<char>(byte);
-    if (interrupted_.exchange(false)) {
-      std::clearerr(stdin);
+    char byte = 0;
+    int got = 0;
+    while ((got = input_->next(byte)) == 1 && byte != '\n') text += byte;
+    if (got < 0) {
+      interrupted_ = false;
       return {End::kInterrupted, {}};
     }
-    if (byte == EOF && text.empty()) return {};
+    if (got == 0 && text.empty()) return {};
   } else {
     terminal_->prompt = prompt;
     el_resize(terminal_->editor);
@@ -175,7 +199,9 @@ LineEditor::Line LineEditor::read_one(const std::string& prompt) {
     int length = 0;
     const char* typed = el_gets(terminal_->editor, &length);
     std::fputs(kMarkNone, stdout);
-    if (interrupted_.exchange(false)) {
+    // An interrupt behind a whole line is not for it, but for what the line begins.
+    const bool is_whole = typed != nullptr && length > 0 && typed[length - 1] == '\n';
+    if (!is_whole && interrupted_.exchange(false)) {
       el_reset(terminal_->editor);
       std::fputs("^C\n", stdout);
       return {End::kInterrupted, {}};

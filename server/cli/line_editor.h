@@ -20,8 +20,9 @@ class LineEditor {
     bool is_block = false;  // it was between marks of """: never a command
   };
 
-  // `interrupted`: the signal handler of SIGINT sets it, and it is cleared here. One editor at a
-  // time in a process, on the main thread.
+  // `interrupted`: the signal handler of SIGINT sets it. It ends a line under way and is cleared;
+  // behind a whole line it stays set, for the line's answer. One editor at a time in a process, on
+  // the main thread.
   explicit LineEditor(std::atomic<bool>& interrupted);
   ~LineEditor();
   LineEditor(const LineEditor&) = delete;
@@ -36,11 +37,13 @@ class LineEditor {
   Line read(const std::string& prompt);
 
  private:
+  class Input;
   struct Terminal;
   Line read_one(const std::string& prompt);
   Line read_block(std::string begin, const std::string& prompt);
 
   std::atomic<bool>& interrupted_;
+  std::unique_ptr<Input> input_;
   std::unique_ptr<Terminal> terminal_;  // null: not a terminal
 };
 

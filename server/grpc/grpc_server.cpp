@@ -11,6 +11,7 @@
 #include "server/front/front_end.h"
 #include "server/grpc/counted_port.h"
 #include "server/grpc/health_service.h"
+#include "server/grpc/reflection_service.h"
 #include "server/grpc/rpc_context.h"
 #include "server/grpc/server_settings.h"
 #include "server/grpc/sluice_service.h"
@@ -37,6 +38,7 @@ struct GrpcServer::Impl {
   std::unique_ptr<grpc::Service> vllm = make_vllm_service(rpc);
   std::unique_ptr<grpc::Service> sluice = make_sluice_service(rpc);
   HealthService health{rpc};
+  ReflectionService reflection{rpc};
   std::unique_ptr<CountedPort> port;
   bool is_shut_down = false;
   std::unique_ptr<grpc::Server> server;  // last: destroyed before the objects that its calls use
@@ -64,6 +66,7 @@ Expected<std::unique_ptr<GrpcServer>> GrpcServer::create(FrontEnd& front_end,
     builder.RegisterService(impl->vllm.get());
     builder.RegisterService(impl->sluice.get());
     builder.RegisterService(&impl->health);
+    builder.RegisterService(&impl->reflection);
     impl->server = builder.BuildAndStart();
   }
   if (impl->server == nullptr) {

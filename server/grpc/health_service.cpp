@@ -16,8 +16,6 @@ using grpc::health::v1::HealthCheckRequest;
 using grpc::health::v1::HealthCheckResponse;
 using Status = HealthCheckResponse::ServingStatus;
 
-constexpr std::string_view kHealthService = "grpc.health.v1.Health";
-
 bool is_known(std::string_view service) {
   return service.empty() || service == kVllmService || service == kSluiceService;
 }

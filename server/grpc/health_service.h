@@ -16,6 +16,8 @@ namespace sluice {
 
 class RpcContext;
 
+inline constexpr std::string_view kHealthService = "grpc.health.v1.Health";
+
 class HealthService final : public MetadataFirstService {
  public:
   // `rpc` outlives the calls.

@@ -243,7 +243,6 @@ Expected<void> GrpcKvChannel::start() {
   for (const auto algorithm : {GRPC_COMPRESS_DEFLATE, GRPC_COMPRESS_GZIP}) {
     builder.SetCompressionAlgorithmSupportStatus(algorithm, false);
   }
-  leave_out_reflection(builder);
   const auto slots = CountedPort::Slots{
       .take = [this] { return num_connections_.fetch_add(1) < kMostKvConnections || give_back(); },
       .give = [this] { give_back(); }};

@@ -2,9 +2,6 @@
 #include "server/grpc/server_settings.h"
 
 #include <grpc/support/log.h>
-#include <grpcpp/ext/proto_server_reflection_plugin.h>
-#include <grpcpp/impl/server_builder_option.h>
-#include <grpcpp/impl/server_builder_plugin.h>
 #include <grpcpp/security/tls_certificate_provider.h>
 #include <grpcpp/security/tls_credentials_options.h>
 #include <grpcpp/resource_quota.h>
@@ -13,7 +10,6 @@
 #include <array>
 #include <mutex>
 #include <string>
-#include <vector>
 
 #include "engine/core/config.h"
 #include "engine/core/incoming_memory.h"
@@ -37,23 +33,11 @@ void log_of_grpc(gpr_log_func_args* args) {
             args->message);
 }
 
-class WithoutPlugins final : public grpc::ServerBuilderOption {
- public:
-  void UpdateArguments(grpc::ChannelArguments*) override {}
-
-  void UpdatePlugins(std::vector<std::unique_ptr<grpc::ServerBuilderPlugin>>* plugins) override {
-    plugins->clear();
-  }
-};
-
 }  // namespace
 
 void set_up_grpc() {
   static std::once_flag once;
-  std::call_once(once, [] {
-    gpr_set_log_function(log_of_grpc);
-    grpc::reflection::InitProtoReflectionServerBuilderPlugin();
-  });
+  std::call_once(once, [] { gpr_set_log_function(log_of_grpc); });
 }
 
 std::shared_ptr<grpc::ServerCredentials> server_credentials(const Config& config) {
@@ -102,10 +86,6 @@ void set_limits(grpc::ServerBuilder& builder, const Config& config) {
   builder.AddChannelArgument(GRPC_ARG_SERVER_HANDSHAKE_TIMEOUT_MS, config.request_timeout_s * kMs);
   // The next process of a hot restart shares the port; is_port_free() keeps other servers off.
   builder.AddChannelArgument(GRPC_ARG_ALLOW_REUSEPORT, 1);
-}
-
-void leave_out_reflection(grpc::ServerBuilder& builder) {
-  builder.SetOption(std::make_unique<WithoutPlugins>());
 }
 
 bool is_port_free(const std::string& host, int32_t port) {

@@ -28,9 +28,6 @@ void set_memory_limit(grpc::ServerBuilder& builder, int64_t bytes);
 
 void set_limits(grpc::ServerBuilder& builder, const Config& config);
 
-// Leaves out the process's reflection service, which answers any client.
-void leave_out_reflection(grpc::ServerBuilder& builder);
-
 // Tells whether a socket that shares its port with no other can be bound there.
 bool is_port_free(const std::string& host, int32_t port);
 

@@ -63,7 +63,6 @@ Expected<std::unique_ptr<WorkerServer>> WorkerServer::create(FrontEnd& front_end
   auto impl = std::make_unique<Impl>(front_end);
   grpc::ServerBuilder builder;
   set_limits(builder, config);
-  leave_out_reflection(builder);
   builder.SetMaxReceiveMessageSize(
       std::max(kMostRequestBytes, static_cast<int>(config.max_body_bytes)));
   if (auto port = CountedPort::create(*name, joins, slots_of(front_end))) {

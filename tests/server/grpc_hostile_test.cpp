@@ -3,6 +3,7 @@
 #include <grpcpp/generic/generic_stub.h>
 #include <gtest/gtest.h>
 #include <health.grpc.pb.h>
+#include <reflection.pb.h>
 #include <worker.grpc.pb.h>
 
 #include <algorithm>
@@ -23,6 +24,12 @@ namespace sluice {
 namespace {
 
 using grpc::StatusCode;
+using grpc::reflection::v1::ServerReflectionRequest;
+using grpc::reflection::v1::ServerReflectionResponse;
+
+const std::string kReflectionPaths[] = {
+    "/grpc.reflection.v1.ServerReflection/ServerReflectionInfo",
+    "/grpc.reflection.v1alpha.ServerReflection/ServerReflectionInfo"};
 
 // Calls and sends nothing but the metadata.
 class SilentCall final : public grpc::ClientBidiReactor<grpc::ByteBuffer, grpc::ByteBuffer> {
@@ -68,6 +75,69 @@ TEST(GrpcMetadata, RefusesWhoHasNoKey) {
     }
   }
   EXPECT_EQ(num_closed, 2 * (kGrpcMethods.size() - 3));
+  for (const std::string& path : kReflectionPaths) {
+    for (const char* key : {"", "other"}) {
+      EXPECT_EQ(SilentCall(client.channel, path, key).code(), StatusCode::UNAUTHENTICATED) << path;
+    }
+  }
+  EXPECT_EQ(SilentCall(client.channel, "/no.Such/Method", "").code(), StatusCode::UNIMPLEMENTED);
+}
+
+// Answers each of the questions on one call, and how it ended.
+grpc::Status reflect(const std::shared_ptr<grpc::Channel>& channel,
+                     const std::string& path,
+                     const std::vector<ServerReflectionRequest>& questions,
+                     std::vector<ServerReflectionResponse>& answers) {
+  grpc::ClientContext context;
+  context.AddMetadata("authorization", "Bearer secret");
+  const grpc::internal::RpcMethod method(path.c_str(),
+                                         grpc::internal::RpcMethod::BIDI_STREAMING);
+  using Stream = grpc::ClientReaderWriter<ServerReflectionRequest, ServerReflectionResponse>;
+  const std::unique_ptr<Stream> stream(
+      grpc::internal::ClientReaderWriterFactory<ServerReflectionRequest,
+                                                ServerReflectionResponse>::Create(channel.get(),
+                                                                                  method,
+                                                                                  &context));
+  for (const ServerReflectionRequest& question : questions) {
+    ServerReflectionResponse answer;
+    if (!stream->Write(question) || !stream->Read(&answer)) break;
+    answers.push_back(answer);
+  }
+  stream->WritesDone();
+  return stream->Finish();
+}
+
+TEST(GrpcReflection, AnswersWhoHasTheKeyAndReadsNoLongQuestion) {
+  FakeEngine engine;
+  Config config = grpc_config();
+  config.api_key = {"secret"};
+  RunningServer server(engine, config);
+  const GrpcClient client(server->grpc_port());
+  std::vector<ServerReflectionRequest> questions(6);
+  questions[0].set_list_services("*");
+  questions[1].set_file_containing_symbol("vllm.grpc.engine.VllmEngine.Generate");
+  questions[2].set_file_containing_symbol("none.Such");
+  questions[3].mutable_file_containing_extension()->set_containing_type("sluice.v1.ChatRequest");
+  questions[4].set_all_extension_numbers_of_type("sluice.v1.ChatRequest");
+  for (const std::string& path : kReflectionPaths) {
+    std::vector<ServerReflectionResponse> answers;
+    EXPECT_TRUE(reflect(client.channel, path, questions, answers).ok());
+    ASSERT_EQ(answers.size(), questions.size());
+    EXPECT_EQ(answers[0].list_services_response().service_size(), 4);
+    EXPECT_EQ(answers[1].file_descriptor_response().file_descriptor_proto_size(), 2);
+    EXPECT_EQ(answers[2].error_response().error_code(), StatusCode::NOT_FOUND);
+    EXPECT_EQ(answers[3].error_response().error_code(), StatusCode::NOT_FOUND);
+    EXPECT_EQ(answers[4].all_extension_numbers_response().base_type_name(),
+              "sluice.v1.ChatRequest");
+    EXPECT_EQ(answers[5].error_response().error_code(), StatusCode::INVALID_ARGUMENT);
+
+    std::vector<ServerReflectionRequest> long_ones(2, questions[0]);
+    long_ones[1].set_host(std::string(4096, 'x'));
+    answers.clear();
+    EXPECT_EQ(reflect(client.channel, path, long_ones, answers).error_code(),
+              StatusCode::RESOURCE_EXHAUSTED);
+    EXPECT_EQ(answers.size(), 1u);
+  }
 }
 
 // The server does not wait for the message of such a call, so it holds no memory.
