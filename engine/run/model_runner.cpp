@@ -7,6 +7,7 @@
 
 #include "engine/core/log.h"
 #include "engine/core/node_watch.h"
+#include "engine/models/rank_share.h"
 #include "engine/parallel/rank_group.h"
 #include "engine/parallel/rank_transport.h"
 #include "engine/plan/fingerprint.h"
