@@ -4,7 +4,8 @@
 a copy of them, builds its program in each build that runs it at a commit, and says what happens.
 
 usage: run.py [--check] [WORD]
-    --check  only looks whether each bug's text is still there, once
+    --check  only looks whether each bug's text is still there, once, also of the lists for the
+             simulator and the handoff's model
     WORD     only bugs whose description, file or program has it
 """
 
@@ -90,6 +91,8 @@ def main():
                                                       (bug[0], bug[1], bug[4]))]
     texts = placed(chosen)
     if "--check" in sys.argv:
+        for others in ("scheduler/mutations.py", "engine/handoff_mutations.py"):
+            subprocess.run([sys.executable, ROOT / "tests" / others, "--check"], check=True)
         return
     prepare()
     num_found = 0

@@ -99,6 +99,10 @@ def main(usage, test, mutations, environment):
     """`mutations`: the bug's name, file, text that occurs there once, its replacement; more pairs."""
     if len(sys.argv) not in (2, 3):
         sys.exit(usage)
+    if sys.argv[1] == "--check":
+        for _, path, *pairs in mutations:
+            replaced(path, pairs)
+        return
     build = pathlib.Path(sys.argv[1]).resolve()
     word = sys.argv[2] if len(sys.argv) == 3 else ""
     subprocess.run(["ninja", "-C", build, test], check=True, stdout=subprocess.DEVNULL)
