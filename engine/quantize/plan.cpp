@@ -73,6 +73,8 @@ std::optional<LayerName> layer_name(std::string_view name) {
 }
 
 bool is_matrix(const SourceTensor& tensor) {
+  const std::optional<LayerName> name = layer_name(tensor.name);
+  if (name && std::ranges::find(kVectorNames, name->name) != std::end(kVectorNames)) return false;
   return tensor.num_dims >= 2 && tensor.name.ends_with(".weight");
 }
 
@@ -85,8 +87,6 @@ bool is_linear(const SourceTensor& tensor) {
 
 // Whether GGUF's tools quantize it: every matrix but routers.
 bool is_gguf_matrix(const SourceTensor& tensor) {
-  const std::optional<LayerName> name = layer_name(tensor.name);
-  if (name && std::ranges::find(kVectorNames, name->name) != std::end(kVectorNames)) return false;
   return is_matrix(tensor) && tensor.name.find("_inp.weight") == std::string::npos &&
          tensor.name.find("norm") == std::string::npos;
 }
