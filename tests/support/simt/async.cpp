@@ -29,8 +29,8 @@ constexpr uint32_t kPeerMark = 0x80000000U;  // marks peer_address; below: rank 
 
 // Returns the number of an mbarrier in `home`'s shared memory that the running thread uses.
 int index_of(Block& home, uint64_t* barrier, const char* who, Site site) {
-  const std::string here = std::string(who) + " at " + describe(site);
-  home.shared_offset(barrier, sizeof(*barrier), here.c_str());
+  const Instruction here{who, site};
+  home.shared_offset(barrier, sizeof(*barrier), here);
   RaceDetector* const race = home.race();
   if (race != nullptr) {
     const int self = current_block().self().agent;
@@ -52,14 +52,14 @@ void complete_phase_if_due(Block& home, MbarrierState& barrier) {
 }
 
 // Checks an access of the running thread, or of its copy, to another block's shared memory.
-void check_not_ended(const Block& home, const std::string& here) {
+void check_not_ended(const Block& home, const Instruction& here) {
   if (!home.has_ended()) return;
   fail(here + ": shared memory of block " + std::to_string(home.rank()) +
        " of the cluster, which has ended");
 }
 
 void arrive(Block& home, uint64_t* p, int64_t bytes, const char* who, Site site) {
-  const std::string here = std::string(who) + " at " + describe(site);
+  const Instruction here{who, site};
   check_not_ended(home, here);
   const auto index = static_cast<size_t>(index_of(home, p, who, site));
   MbarrierState& barrier = home.async().barriers[index];
@@ -120,7 +120,7 @@ void copy(std::byte* to, const TensorMapShape& shape, const int32_t (&at)[4], bo
       const int64_t offset = swizzled(base + row * inner + i * shape.element_bytes, shape.swizzle);
       if (inside && column >= 0 && column < shape.sizes[0]) {
         const std::byte* const element = from + column * shape.element_bytes;
-        check_reach(element, shape.element_bytes, "a tensor copy", nullptr);
+        check_reach(element, shape.element_bytes, {"a tensor copy"}, nullptr);
         if (early) check_early_read(element, shape.element_bytes, nullptr);
         std::memcpy(arena + offset, element, static_cast<size_t>(shape.element_bytes));
       } else {
@@ -136,7 +136,7 @@ struct BoxCopy {
   int64_t bytes;
   int64_t offset;  // target's offset in shared memory
   bool early;      // issued before wait_for_launches
-  std::string here;
+  Instruction here;
 };
 
 // Starts a copy by the running thread to `home`, whose mbarrier has number `index`.
@@ -231,11 +231,11 @@ void copy_box_to(uint32_t ranks,
               .bytes = 0,
               .offset = 0,
               .early = !current_block().self().waited_for_launches,
-              .here = "tma_load at " + describe(site)};
+              .here = {"tma_load", site}};
   box.bytes = box.shape.element_bytes;
   for (int i = 0; i < box.shape.rank; ++i) box.bytes *= box.shape.box[i];
   Block& self = current_block();
-  box.offset = self.shared_offset(to, box.bytes, box.here.c_str());
+  box.offset = self.shared_offset(to, box.bytes, box.here);
   const Swizzle swizzle = box.shape.swizzle;
   const int64_t aligned = swizzle == Swizzle::kNone ? 128 : 8 * row_bytes(swizzle);
   if (box.offset % std::max<int64_t>(aligned, 128) != 0) {
@@ -246,7 +246,7 @@ void copy_box_to(uint32_t ranks,
     fail(box.here + ": to the blocks of mask " + std::to_string(ranks) + " of a cluster of " +
          std::to_string(cluster.size()));
   }
-  const int64_t offset = self.shared_offset(barrier, sizeof(*barrier), box.here.c_str());
+  const int64_t offset = self.shared_offset(barrier, sizeof(*barrier), box.here);
   for (int rank = 0; rank < cluster.size(); ++rank) {
     if ((ranks >> rank & 1U) == 0) continue;
     Block& home = cluster.block(rank);
@@ -285,13 +285,13 @@ namespace ptx {
 using simt::current_block;
 
 uint32_t shared_address(const void* p) {
-  return static_cast<uint32_t>(current_block().shared_offset(p, 1, "shared_address"));
+  return static_cast<uint32_t>(current_block().shared_offset(p, 1, {"shared_address"}));
 }
 
 void mbar_init(uint64_t* barrier, int arrivals, simt::Site site) {
-  const std::string here = "mbar_init at " + simt::describe(site);
+  const simt::Instruction here{"mbar_init", site};
   simt::Block& block = current_block();
-  const int64_t offset = block.shared_offset(barrier, sizeof(*barrier), here.c_str());
+  const int64_t offset = block.shared_offset(barrier, sizeof(*barrier), here);
   std::vector<simt::MbarrierState>& all = block.async().barriers;
   if (offset % 8 != 0 || arrivals < 1) simt::fail(here + ": not aligned, or no arrivals");
   if (*barrier - simt::kMbarrierMark < all.size()) simt::fail(here + ": initialized before");
@@ -347,9 +347,9 @@ void mbar_arrive_peer(uint32_t address, simt::Site site) {
 }
 
 uint32_t peer_address(const void* p, int rank, simt::Site site) {
-  const std::string here = "peer_address at " + simt::describe(site);
+  const simt::Instruction here{"peer_address", site};
   simt::Block& self = current_block();
-  const int64_t offset = self.shared_offset(p, 1, here.c_str());
+  const int64_t offset = self.shared_offset(p, 1, here);
   if (rank < 0 || rank >= self.cluster().size()) {
     simt::fail(here + ": block " + std::to_string(rank) + " of a cluster of " +
                std::to_string(self.cluster().size()));

@@ -31,11 +31,13 @@ Block::Block(Cluster& cluster, const LaunchShape& shape, Dim3 index, int rank, s
       rank_(rank),
       shared_bytes_(shape.shared_bytes),
       threads_(static_cast<size_t>(shape.threads)),
-      meetings_(static_cast<size_t>((shape.threads + 31) / 32)),
+      living_(static_cast<size_t>((shape.threads + 31) / 32)),
+      meetings_(living_.size()),
       arena_(arena),
       async_(shape.threads) {
   for (int i = 0; i < shape.threads; ++i) {
     Thread& thread = threads_[static_cast<size_t>(i)];
+    living_[static_cast<size_t>(i / 32)] |= 1U << (i % 32);
     thread.index = i;
     thread.agent = rank * shape.threads + i;
     thread.block = this;
@@ -57,6 +59,7 @@ Thread& Block::self() { return cluster_.running(); }
 
 void Block::end(Thread& thread) {
   thread.ended = true;
+  living_[static_cast<size_t>(thread.index / 32)] &= ~(1U << (thread.index % 32));
   ++num_ended_;
 }
 
@@ -79,15 +82,11 @@ void Block::warp_collective(uint32_t mask,
   const Thread& thread = self();
   const int warp = thread.index / 32;
   const int lane = thread.index % 32;
-  const std::string here = std::string(name) + " at " + describe(site);
+  const Instruction here{name, site};
   if ((mask >> lane & 1U) == 0) fail(here + ": a lane outside of its own mask " + hex(mask));
-  for (int other = 0; other < 32; ++other) {
-    if ((mask >> other & 1U) == 0) continue;
-    const int index = warp * 32 + other;
-    if (index >= num_threads() || threads_[static_cast<size_t>(index)].ended) {
-      fail(here + ": mask " + hex(mask) + " names lane " + std::to_string(other) +
-           ", which has left the kernel or never was");
-    }
+  if (const uint32_t gone = mask & ~living_[static_cast<size_t>(warp)]; gone != 0) {
+    fail(here + ": mask " + hex(mask) + " names lane " + std::to_string(lowest_lane(gone)) +
+         ", which has left the kernel or never was");
   }
   std::vector<WarpMeeting*>& meetings = meetings_[static_cast<size_t>(warp)];
   WarpMeeting own{.mask = mask, .arrived = 0, .name = name, .site = site, .operands = {}};
@@ -96,7 +95,8 @@ void Block::warp_collective(uint32_t mask,
     // Lanes may have an exchange among themselves first while others wait for them; masks that
     // never agree end as a deadlock.
     if (open->mask != mask) continue;
-    if (std::strcmp(open->name, name) != 0 || open->site.line != site.line) {
+    const bool same_name = open->name == name || std::strcmp(open->name, name) == 0;
+    if (!same_name || open->site.line != site.line) {
       fail(here + ": other lanes wait in " + open->name + " at " + describe(open->site));
     }
     meeting = open;
@@ -113,16 +113,18 @@ void Block::warp_collective(uint32_t mask,
   }
   std::erase(meetings, meeting);
   complete(meeting->operands, mask);
-  std::vector<int> lanes;
+  int lanes[32];
+  size_t count = 0;
   for (uint32_t left = mask; left != 0; left &= left - 1) {
-    lanes.push_back(warp * 32 + lowest_lane(left));
-    if (lanes.back() != thread.index) wake(lanes.back());
+    const int index = warp * 32 + lowest_lane(left);
+    lanes[count++] = index;
+    if (index != thread.index) wake(index);
   }
-  if (orders_memory && race() != nullptr) race()->meet(rank_, lanes);
+  if (orders_memory && race() != nullptr) race()->meet(rank_, {lanes, count});
 }
 
 void Block::barrier(int id, int count, const char* name, Site site) {
-  const std::string here = std::string(name) + " at " + describe(site);
+  const Instruction here{name, site};
   if (count == 0) count = num_threads();
   if (id < 0 || id >= 16 || count % 32 != 0 || count > num_threads()) {
     // A last warp that is not full counts as full in __syncthreads.
@@ -195,20 +197,12 @@ void* Block::dynamic_shared(int64_t bytes, const char* name) {
   return arena_ + regions_[0].begin;
 }
 
-bool Block::is_own(const std::byte* p) {
-  const Thread& thread = self();
-  const auto* const indices = reinterpret_cast<const std::byte*>(&thread);
-  return (p >= thread.stack && p < thread.stack + kStackBytes) ||
-         (p >= arena_ && p < arena_ + kArenaBytes) ||
-         (p >= indices && p < indices + sizeof(Thread));
-}
-
-int64_t Block::shared_offset(const void* p, int64_t bytes, const char* who) {
+int64_t Block::shared_offset(const void* p, int64_t bytes, const Instruction& who) {
   const int64_t offset = static_cast<const std::byte*>(p) - arena_;
   for (const SharedRegion& region : regions_) {
     if (offset >= region.begin && offset + bytes <= region.begin + region.bytes) return offset;
   }
-  fail(std::string(who) + ": " + std::to_string(bytes) + " bytes that are not in shared memory");
+  fail(who + ": " + std::to_string(bytes) + " bytes that are not in shared memory");
 }
 
 std::string Block::place(int64_t offset) const {
@@ -303,7 +297,7 @@ namespace {
 template <typename T>
 T add(T* p, T value, const void* pc) {
   simt::Block& block = simt::current_block();
-  const int64_t offset = block.shared_offset(p, sizeof(T), "shared_add");
+  const int64_t offset = block.shared_offset(p, sizeof(T), {"shared_add"});
   if (offset % static_cast<int64_t>(sizeof(T)) != 0) simt::fail("shared_add: not aligned");
   if (block.race() != nullptr) block.race()->atomic(block.self().agent, p, sizeof(T), pc);
   const T before = *p;
@@ -327,7 +321,7 @@ bool arrive_last(uint32_t* counter, uint32_t arrivals) {
   if (block.is_own(reinterpret_cast<const std::byte*>(counter))) {
     simt::fail("arrive_last: not in global memory");
   }
-  simt::check_reach(counter, sizeof(*counter), "a kernel arrives at", pc);
+  simt::check_reach(counter, sizeof(*counter), {"a kernel arrives at"}, pc);
   simt::check_overlap(counter, sizeof(*counter), true, pc);
   if (block.race() != nullptr) block.race()->arrive(block.self().agent, counter);
   const uint32_t before = *counter;

@@ -22,6 +22,17 @@ inline constexpr int64_t kSharedLimit = 227 * 1024;  // bytes of a block on sm_9
 inline constexpr int64_t kArenaBytes = 512 * 1024;   // bytes of a block's place for shared memory
 inline constexpr int64_t kStackBytes = 256 * 1024;   // bytes of a thread's stack
 
+// What a report names: an instruction, and its place if that is known. Nearly all pass their
+// checks, so the text is made only for a report.
+struct Instruction {
+  const char* name;
+  Site site{nullptr, 0};
+
+  [[nodiscard]] std::string text() const;
+
+  std::string operator+(const std::string& what) const { return text() + what; }
+};
+
 // Thrown on a fiber to leave its kernel after fail() wrote its report.
 struct LaunchFailed {};
 
@@ -103,11 +114,17 @@ class Block {
   void start_async(std::function<void()> operation);
 
   // Returns the offset of [p, p + bytes) in shared memory; elsewhere it is the thread's error.
-  int64_t shared_offset(const void* p, int64_t bytes, const char* who);
+  int64_t shared_offset(const void* p, int64_t bytes, const Instruction& who);
   [[nodiscard]] std::string place(int64_t offset) const;
 
   // Whether p is the running thread's own, in shared memory, or threadIdx and the like.
-  [[nodiscard]] bool is_own(const std::byte* p);
+  [[nodiscard]] bool is_own(const std::byte* p) const {
+    const auto* const thread = static_cast<const Thread*>(current_thread);
+    const auto* const indices = reinterpret_cast<const std::byte*>(thread);
+    return (p >= thread->stack && p < thread->stack + kStackBytes) ||
+           (p >= arena_ && p < arena_ + kArenaBytes) ||
+           (p >= indices && p < indices + sizeof(Thread));
+  }
 
   // Returns the cluster's detector; null in plain mode.
   RaceDetector* race();
@@ -124,6 +141,7 @@ class Block {
   int64_t shared_bytes_;  // dynamic bytes of the launch
   std::vector<Thread> threads_;
   int num_ended_ = 0;
+  std::vector<uint32_t> living_;  // by warp: its lanes that have not ended
   std::vector<std::vector<WarpMeeting*>> meetings_;  // by warp; on the first lane's stack
   Barrier barriers_[16];
   std::byte* arena_;

@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <memory>
 #include <set>
+#include <span>
 #include <string>
 #include <unordered_map>
 #include <vector>
@@ -104,7 +105,7 @@ class RaceDetector {
   int copy_unit(int rank, int thread);
 
   // All of these threads of a block have met: each knows what any of them knew.
-  void meet(int rank, const std::vector<int>& threads);
+  void meet(int rank, std::span<const int> threads);
   // Adds the agent's events so far to `clock`; its later events are told apart from them.
   void release(int agent, Clock& clock);
   void acquire(int agent, const Clock& clock);

@@ -70,12 +70,12 @@ bool Reach::contains(const void* p, int64_t bytes) const {
   return false;
 }
 
-void check_reach(const void* p, int64_t bytes, const char* who, const void* pc) {
+void check_reach(const void* p, int64_t bytes, const Instruction& who, const void* pc) {
   if (reach == nullptr || ParameterSpace::contains(p, bytes) || reach->contains(p, bytes)) return;
   reach = nullptr;  // one report is enough, and hooks may not throw
   char where[64];
   std::snprintf(where, sizeof(where), " at %p, from %p", p, pc);
-  add_report(std::string(who) + ": " + std::to_string(bytes) + " bytes of host memory" + where);
+  add_report(who + ": " + std::to_string(bytes) + " bytes of host memory" + where);
 }
 
 }  // namespace sluice::simt

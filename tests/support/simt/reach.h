@@ -14,6 +14,8 @@
 
 namespace sluice::simt {
 
+struct Instruction;  // block.h
+
 class Reach {
  public:
   // Contains the program's code and constants.
@@ -38,6 +40,6 @@ std::optional<Reach> reach_of_shared_heap();
 extern constinit thread_local const Reach* reach;
 
 // Reports the first access to bytes out of reach. `pc`: the place in the program.
-void check_reach(const void* p, int64_t bytes, const char* who, const void* pc);
+void check_reach(const void* p, int64_t bytes, const Instruction& who, const void* pc);
 
 }  // namespace sluice::simt

@@ -118,14 +118,17 @@ struct StackPool {
 
 thread_local StackPool stack_pool;
 
-// For boost::context::fiber: a stack that was chosen already.
+// For boost::context::fiber: a stack that was chosen already. Their tops are in different sets of
+// the caches, of which stacks of one alignment would all share the same few.
 struct GivenStack {
   std::byte* bottom;
 
   boost::context::stack_context allocate() const {
     boost::context::stack_context context;
-    context.size = static_cast<size_t>(kStackBytes);
-    context.sp = bottom + kStackBytes;
+    const auto number = reinterpret_cast<uintptr_t>(bottom) / static_cast<uintptr_t>(kStackBytes);
+    const size_t apart = number % 61 * 64;
+    context.size = static_cast<size_t>(kStackBytes) - apart;
+    context.sp = bottom + context.size;
     return context;
   }
 
@@ -190,6 +193,10 @@ void add_report(const std::string& what) { run_state.reports.push_back(what); }
 std::string describe(Site site) {
   const char* const slash = std::strrchr(site.file, '/');
   return std::string(slash == nullptr ? site.file : slash + 1) + ":" + std::to_string(site.line);
+}
+
+std::string Instruction::text() const {
+  return site.file == nullptr ? name : std::string(name) + " at " + describe(site);
 }
 
 void fail(const std::string& what) {

@@ -132,15 +132,15 @@ namespace sluice::gpu::ptx {
 using simt::current_block;
 
 void cp_async_16(void* to, const void* from, int bytes, simt::Site site) {
-  const std::string here = "cp_async_16 at " + simt::describe(site);
+  const simt::Instruction here{"cp_async_16", site};
   simt::Block& block = current_block();
-  const int64_t offset = block.shared_offset(to, simt::kPiece, here.c_str());
+  const int64_t offset = block.shared_offset(to, simt::kPiece, here);
   if (offset % simt::kPiece != 0 || reinterpret_cast<uintptr_t>(from) % simt::kPiece != 0) {
     simt::fail(here + ": not aligned");
   }
   if (bytes < 0 || bytes > simt::kPiece) simt::fail(here + ": more bytes than it copies");
   if (bytes > 0) {
-    simt::check_reach(from, bytes, here.c_str(), nullptr);
+    simt::check_reach(from, bytes, here, nullptr);
     simt::check_overlap(from, bytes, false, nullptr);
   }
   const int self = block.self().index;
@@ -167,9 +167,9 @@ void load_matrices(uint32_t (&r)[4],
                    const char* name,
                    simt::Complete complete,
                    simt::Site site) {
-  const std::string here = std::string(name) + " at " + simt::describe(site);
+  const simt::Instruction here{name, site};
   simt::Block& block = current_block();
-  const int64_t offset = block.shared_offset(row, simt::kPiece, here.c_str());
+  const int64_t offset = block.shared_offset(row, simt::kPiece, here);
   if (offset % simt::kPiece != 0) simt::fail(here + ": a row that is not aligned");
   simt::RaceDetector* const race = block.race();
   if (race != nullptr) {

@@ -25,7 +25,7 @@ struct Descriptor {
   Swizzle swizzle;
 };
 
-Descriptor parse(uint64_t bits, const std::string& here) {
+Descriptor parse(uint64_t bits, const Instruction& here) {
   constexpr Swizzle kModes[] = {Swizzle::kNone, Swizzle::k128, Swizzle::k64, Swizzle::k32};
   Descriptor d{.start = static_cast<int64_t>(bits & 0x3FFF) << 4,
                .atom_stride = static_cast<int64_t>(bits >> 32 & 0x3FFF) << 4,
@@ -40,7 +40,7 @@ Descriptor parse(uint64_t bits, const std::string& here) {
   return d;
 }
 
-Descriptor parse_transposed(uint64_t bits, int rows, const std::string& here) {
+Descriptor parse_transposed(uint64_t bits, int rows, const Instruction& here) {
   const Descriptor d = parse(bits, here);
   const int64_t row = row_bytes(d.swizzle);
   if (d.start % (8 * row) != 0 || (2 * rows > row && d.rows_stride % (8 * row) != 0)) {
@@ -53,7 +53,7 @@ Descriptor parse_transposed(uint64_t bits, int rows, const std::string& here) {
 void read_piece(int64_t logical, Swizzle swizzle, int unit, std::byte* out) {
   Block& block = current_block();
   const std::byte* const p = block.arena() + swizzled(logical, swizzle);
-  block.shared_offset(p, 16, "wgmma");
+  block.shared_offset(p, 16, {"wgmma"});
   if (block.race() != nullptr) {
     block.race()->read(unit, RaceDetector::Proxy::kAsync, p, 16, nullptr);
   }
@@ -142,7 +142,7 @@ void run_front(int warp) {
   RaceDetector* const race = block.race();
   const int agent = race == nullptr ? 0 : race->warp_unit(block.rank(), warp);
   if (race != nullptr) race->begin(agent, product.clock);
-  const std::string here = "wgmma at " + describe(product.site);
+  const Instruction here{"wgmma", product.site};
   const int n = product.columns;
   std::vector<Row> rows;
   std::vector<Row> columns;
@@ -271,7 +271,7 @@ void issue_matrix(MatrixOperand operand, Site site) {
   if (!async.ordered[static_cast<size_t>(current_block().self().index)]) {
     fail("wgmma at " + describe(site) + " without wgmma_fence since the last wait");
   }
-  const std::string here = "wgmma at " + describe(site);
+  const Instruction here{"wgmma", site};
   if (operand.rows == nullptr) {
     parse(operand.a, here);
     parse(operand.b, here);
