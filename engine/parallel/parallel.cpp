@@ -65,15 +65,6 @@ class LocalRank final : public Communicator {
 
 }  // namespace
 
-bool pass_all(Communicator& ranks, int32_t from, int32_t to, std::span<std::byte> bytes) {
-  constexpr auto kPiece = static_cast<size_t>(Communicator::kPassBytes);
-  for (size_t begin = 0; begin < bytes.size(); begin += kPiece) {
-    const size_t count = std::min(kPiece, bytes.size() - begin);
-    if (!ranks.pass(from, to, bytes.subspan(begin, count))) return false;
-  }
-  return true;
-}
-
 void wait_for_change(const std::atomic<uint32_t>& word, uint32_t old) {
   const auto deadline = std::chrono::steady_clock::now() + kSpin;
   do {

@@ -4,6 +4,7 @@
 // its own. Stages of a pipeline hand rows on.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
@@ -51,7 +52,14 @@ class Communicator {
 };
 
 // Passes any number of bytes, piece by piece.
-bool pass_all(Communicator& ranks, int32_t from, int32_t to, std::span<std::byte> bytes);
+inline bool pass_all(Communicator& ranks, int32_t from, int32_t to, std::span<std::byte> bytes) {
+  constexpr auto kPiece = static_cast<size_t>(Communicator::kPassBytes);
+  for (size_t begin = 0; begin < bytes.size(); begin += kPiece) {
+    const size_t count = std::min(kPiece, bytes.size() - begin);
+    if (!ranks.pass(from, to, bytes.subspan(begin, count))) return false;
+  }
+  return true;
+}
 
 // A device rank's end of an exchange.
 struct DeviceRank {

@@ -15,6 +15,7 @@
 #include "engine/quantize.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/tier.h"
 #include "tests/support/tiny_hf_model.h"
 
 namespace sluice::testing {
@@ -91,9 +92,6 @@ class TinyGguf {
 
 // Under a sanitizer the shim takes minutes instead of seconds (tests/stage.sh).
 inline bool is_short() { return std::getenv("SLUICE_DETERMINISM_REQUESTS") != nullptr; }
-
-// Whether the long tier runs.
-inline bool is_full() { return std::getenv("SLUICE_FULL") != nullptr; }
 
 inline std::vector<TokenId> tiny_prompt(size_t length, size_t seed) {
   std::vector<TokenId> tokens(length);

@@ -6,7 +6,6 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <cstdlib>
 #include <cstring>
 #include <functional>
 #include <string>
@@ -19,6 +18,7 @@
 #else
 #include "tests/support/simt/simt.h"
 #endif
+#include "tests/support/tier.h"
 
 namespace sluice::kernels::test {
 
@@ -43,11 +43,11 @@ inline std::string joined(const std::vector<std::string>& reports) {
 // The number of seeds: one of either kind is for launches that take seconds.
 enum class Seeds : uint8_t { kAll, kOne };
 
-// Returns how many of `most` seeds a test takes: a third, or all of them with SLUICE_FULL=1.
+// Returns how many of `most` seeds a test takes: a fifth, which has each policy of the scheduler once
+// over both kinds of run, or all of them in the long tier.
 inline int num_seeds(int most, Seeds seeds) {
   if (seeds == Seeds::kOne) return std::min(1, most);
-  static const bool is_full = std::getenv("SLUICE_FULL") != nullptr;
-  return is_full ? most : (most + 2) / 3;
+  return sluice::testing::sample_of((most + 4) / 5, most);
 }
 
 // Runs `body`, which launches and checks, once for each schedule; no run may have a report.
