@@ -16,7 +16,7 @@
 namespace sluice::kernels::test {
 namespace {
 
-class Blocks : public testing::Test {
+class Blocks : public ::testing::Test {
  protected:
   using Shape = BlocksShape;
 

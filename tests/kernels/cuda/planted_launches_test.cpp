@@ -15,7 +15,7 @@
 namespace sluice::kernels::test {
 namespace {
 
-class Overlap : public testing::Test {
+class Overlap : public ::testing::Test {
  protected:
   Overlap() : x_(Random(91).normals(OverlapShape::kN)), weight_(Random(92).normals(x_.size())) {
     for (size_t i = 0; i < x_.size(); ++i) want_.push_back(weight_[i] * (x_[i] + x_[i]));
@@ -45,7 +45,7 @@ TEST_F(Overlap, EveryPlantedBugIsCaught) {
   expect("leaving without the wait", "ended without wait_for_launches", kLeavesWithoutTheWait);
 }
 
-class Pieces : public testing::Test {
+class Pieces : public ::testing::Test {
  protected:
   using Shape = PiecesShape;
 

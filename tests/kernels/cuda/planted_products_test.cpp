@@ -44,7 +44,7 @@ std::vector<float> product(const std::vector<uint16_t>& x,
   return out;
 }
 
-class Pipeline : public testing::Test {
+class Pipeline : public ::testing::Test {
  protected:
   static constexpr int32_t kK = 440;  // 7 chunks go round 3 stages twice; the last is not full
   static constexpr int32_t kTokens = 5;
@@ -93,7 +93,7 @@ TEST_F(Pipeline, EveryPlantedBugIsCaught) {
   expect("copy nobody waits for", "nobody had waited for a copy", kCopyNobodyWaitsFor);
 }
 
-class Pairs : public testing::Test {
+class Pairs : public ::testing::Test {
  protected:
   using Shape = PairsShape;
 
@@ -139,7 +139,7 @@ TEST_F(Pairs, EveryPlantedBugIsCaught) {
   expect("no barrier before the end", "may have ended before", kNoBarrierBeforeTheEnd);
 }
 
-class Stores : public testing::Test {
+class Stores : public ::testing::Test {
  protected:
   Stores() : x_(bf16_matrix(8, 64, 54)), w_(bf16_matrix(64, 64, 55)), want_(8 * 64) {
     // There is one segment: the second half of a product whose first is empty.
@@ -178,7 +178,7 @@ TEST_F(Stores, EveryPlantedBugIsCaught) {
   expect("part of a warpgroup", "by a part of the warpgroup", kPartOfAWarpgroup);
 }
 
-class Copies : public testing::Test {
+class Copies : public ::testing::Test {
  protected:
   using Shape = CopiesShape;
 

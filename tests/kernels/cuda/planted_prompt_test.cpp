@@ -19,7 +19,7 @@
 namespace sluice::kernels::test {
 namespace {
 
-class Prompt : public testing::Test {
+class Prompt : public ::testing::Test {
  protected:
   using Shape = PromptShape;
   static constexpr int kEnd = Shape::kPosition + Shape::kRows;

@@ -14,7 +14,7 @@ namespace sluice::kernels::test {
 namespace {
 
 // The definition in plain loops: a chain of steps of 16 in each segment, and their tree.
-class SegmentsOfK : public testing::Test {
+class SegmentsOfK : public ::testing::Test {
  protected:
   using Shape = SegmentsShape;
 

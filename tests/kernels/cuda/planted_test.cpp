@@ -19,7 +19,7 @@
 namespace sluice::kernels::test {
 namespace {
 
-class Reduce : public testing::Test {
+class Reduce : public ::testing::Test {
  protected:
   static constexpr int32_t kN = 100;
 
@@ -66,7 +66,7 @@ TEST_F(Reduce, EveryPlantedBugIsCaught) {
   expect("two threads, one element", "race: two writes", kTwoThreadsWriteOneElement);
 }
 
-class Histogram : public testing::Test {
+class Histogram : public ::testing::Test {
  protected:
   static constexpr int kDigits = 3;
 

@@ -43,8 +43,8 @@ inline std::string joined(const std::vector<std::string>& reports) {
 // The number of seeds: one of either kind is for launches that take seconds.
 enum class Seeds : uint8_t { kAll, kOne };
 
-// Returns how many of `most` seeds a test takes: a fifth, which has each policy of the scheduler once
-// over both kinds of run, or all of them in the long tier.
+// Returns how many of `most` seeds a test takes: a fifth, which has each policy of the scheduler
+// once over both kinds of run, or all of them in the long tier.
 inline int num_seeds(int most, Seeds seeds) {
   if (seeds == Seeds::kOne) return std::min(1, most);
   return sluice::testing::sample_of((most + 4) / 5, most);
@@ -58,7 +58,7 @@ inline void on_schedules(const std::function<void()>& body, Seeds seeds = Seeds:
     simt::Run run(static_cast<uint64_t>(i));
     body();
     ASSERT_EQ(joined(run.take_reports()), "");
-    if (testing::Test::HasFatalFailure()) return;
+    if (::testing::Test::HasFatalFailure()) return;
   }
 }
 #else
@@ -73,7 +73,7 @@ inline void on_schedules(const std::function<void()>& body, Seeds seeds = Seeds:
     body();
     ASSERT_EQ(joined(run.take_reports()), "");
     ASSERT_GT(run.num_launches(), 0);
-    if (testing::Test::HasFatalFailure()) return;
+    if (::testing::Test::HasFatalFailure()) return;
   }
 }
 #endif
