@@ -353,7 +353,8 @@ Expected<ModelConfig> config_of(const nlohmann::json& json) {
 
 // Published files say much that has no effect, in spellings of several years; all are taken. The
 // files of Qwen2.5-VL, Qwen3-VL-30B-A3B, Qwen3-4B, GLM-4.5, MiniMax-M2 and InternLM 2 were compared
-// with public repositories; the others have the fields that the models' classes publish.
+// with public repositories; the others have the fields that the models' classes have, with values
+// that were not compared with any file.
 TEST(HfConfig, PublishedOnesAreTaken) {
   const auto rows = nlohmann::json::parse(
       testing::read_whole_file(golden_folder() + "/configs/published.json"));
