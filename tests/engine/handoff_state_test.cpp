@@ -519,6 +519,7 @@ TEST(LandingSlotTest, WhatWasMeantForAnEarlierPostingIsNotAwaited) {
   EXPECT_TRUE(slot.awaits(1, 1, 1));
   EXPECT_FALSE(slot.awaits(2, 1, 1));
   EXPECT_FALSE(slot.awaits(1, 2, 1));
+  EXPECT_FALSE(slot.awaits(1, 0, 1));
   slot.release();
   EXPECT_FALSE(slot.awaits(1, 1, 1));
   slot.post(1, 1);
