@@ -518,4 +518,19 @@ Expected<ModelConfig> read_model_config(const ModelSpec& spec, const Checkpoint&
   return config;
 }
 
+void take_biases(const Checkpoint& checkpoint, ModelConfig& config) {
+  config.norm_bias = true;
+  config.mlp_bias = config.mlp_bias || checkpoint.is_dummy();
+}
+
+void take_usual_width(ModelConfig& config) {
+  if (config.ffn_hidden == 0) config.ffn_hidden = 4 * config.hidden;
+}
+
+void take_positions(int32_t first, ModelConfig& config) {
+  for (LayerConfig& layer : config.layers) layer.rope = -1;
+  config.first_position = first;
+  config.num_positions = config.context_len + first;
+}
+
 }  // namespace sluice

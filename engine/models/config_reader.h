@@ -68,4 +68,15 @@ Expected<void> read_window_pattern(const Checkpoint& checkpoint,
 // Reads the window pattern if use_sliding_window turns windows on.
 Expected<void> read_optional_window(const Checkpoint& checkpoint, ModelConfig& config);
 
+// Gives norms their biases, and of a model without weights (is_dummy()) the feed-forward halves
+// too.
+void take_biases(const Checkpoint& checkpoint, ModelConfig& config);
+
+// Makes the feed-forward halves four times as wide as the stream where files leave the width out.
+void take_usual_width(ModelConfig& config);
+
+// Gives each position a learned row in the place of rotations; that of a text's first token is
+// `first`.
+void take_positions(int32_t first, ModelConfig& config);
+
 }  // namespace sluice
