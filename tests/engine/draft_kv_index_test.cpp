@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <numeric>
+#include <span>
 #include <vector>
 
 namespace sluice {
@@ -56,6 +57,10 @@ TEST_F(DraftKvIndexTest, FindsWhatWasWrittenOfTheSameTokens) {
   expect(text(13), table({0, 1, 2, 3}), 0, 10);  // the request has grown
   expect(text(13), table({0, 1}), 0, 8);         // another request, with two of the blocks
   expect(text(9), table({0, 1, 2}), 0, 8);       // unknown tokens do not count
+  // Nor do those that follow the known ones in memory.
+  const std::vector<TokenId> more = text(10);
+  DraftTokenChain chain(kBlock);
+  EXPECT_EQ(index_.find(chain, std::span(more).first(9), table({0, 1, 2}), 0).end, 8);
 }
 
 TEST_F(DraftKvIndexTest, OtherTokensOrTheSameBehindOthersAreNotFound) {

@@ -13,12 +13,14 @@
 #include <filesystem>
 #include <fstream>
 #include <mutex>
+#include <optional>
 #include <random>
 #include <sstream>
 #include <string>
 #include <type_traits>
 #include <vector>
 
+#include "engine/sampling/grammar/frames.h"
 #include "tests/support/byte_grammar.h"
 
 namespace sluice {
@@ -388,6 +390,19 @@ TEST_F(GrammarCompilerTest, AWorkerThatCannotStartIsAnErrorOfTheRequest) {
   ASSERT_FALSE(grammar);
   EXPECT_EQ(grammar.error().code, ErrorCode::kUnavailable);
   EXPECT_EQ(compiler->counters().cached_bytes, 0);  // not remembered
+}
+
+// A frame's length is what the other process says, before anything is allocated for it.
+TEST(Frames, LongerOnesThanAskedForAreNotRead) {
+  int pipes[2];
+  ASSERT_EQ(pipe(pipes), 0);
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  ASSERT_TRUE(write_frame(pipes[1], "eleven byte", deadline));
+  EXPECT_EQ(read_frame(pipes[0], 11, deadline), "eleven byte");
+  ASSERT_TRUE(write_frame(pipes[1], "eleven byte", deadline));
+  EXPECT_EQ(read_frame(pipes[0], 10, deadline), std::nullopt);
+  close(pipes[0]);
+  close(pipes[1]);
 }
 
 }  // namespace
