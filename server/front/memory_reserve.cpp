@@ -36,7 +36,7 @@ void* map_reserve() {
 
 }  // namespace
 
-void keep_memory_reserves() {
+bool keep_memory_reserves() {
   std::set_new_handler(on_failure);
   for (size_t i = reserves.size(); i-- > 0;) {
     if (reserves[i].load() != nullptr) continue;
@@ -45,10 +45,11 @@ void keep_memory_reserves() {
       malloc_trim(0);  // what requests have freed is the allocator's until then
       made = map_reserve();
     }
-    if (made == MAP_FAILED) return;  // there is none to keep now
+    if (made == MAP_FAILED) return false;
     void* none = nullptr;
     if (!reserves[i].compare_exchange_strong(none, made)) munmap(made, kReserveBytes);
   }
+  return true;
 }
 
 }  // namespace sluice

@@ -194,6 +194,41 @@ def check_memory_that_lacks_is_one_requests(binary, model):
         assert status == 200, body
 
 
+def limit_address_space(server, size):
+    resource.prlimit(server.process.pid, resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
+
+
+def check_large_bodies_wait_for_a_reserve(binary, model):
+    """What takes large trees apart allocates: without memory kept for that none is built."""
+    with serving(binary, model) as server:
+        status_file = pathlib.Path(f"/proc/{server.process.pid}/status")
+
+        def address_space():
+            return next(int(line.split()[1]) << 10
+                        for line in status_file.read_text(encoding="ascii").splitlines()
+                        if line.startswith("VmSize"))
+
+        def ask_large():
+            body = json.dumps({"prompt": [1] * 1_900_000})
+            status = ask(server, "POST", "/v1/completions", body)[0]
+            assert server.process.poll() is None, "".join(server.log[-20:])
+            return status
+
+        ask(server, "POST", "/v1/completions", '{"prompt": "a", "max_tokens": 4}')
+        limit_address_space(server, address_space() - 180 * MIB)
+        first = ask_large()  # takes both reserves, which do not fit any more
+        without = address_space()
+        answers = []
+        for room in range(16, 92, 6):
+            limit_address_space(server, without + room * MIB)
+            answers.append(ask_large())
+        assert {first, *answers} <= {0, 503}, (first, answers)
+        assert answers.count(503) > 6, answers
+        limit_address_space(server, resource.RLIM_INFINITY)
+        time.sleep(0.3)  # the reserve is kept again
+        assert ask_large() == 400  # longer than the context
+
+
 def num_settled_threads(server):
     """Once it stays the same."""
     before = -1
