@@ -14,6 +14,8 @@ bool Scheduler::has_drafts_in_flight() const {
   return impl_->num_drafting > 0 && !impl_->options.follows_drafts;
 }
 
+bool Scheduler::is_disjoint() const { return impl_->is_disjoint(); }
+
 bool Scheduler::follows_drafts() const { return impl_->options.follows_drafts; }
 
 int32_t Scheduler::num_unchosen(RequestId id) const {

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <string>
 #include <utility>
 #include <vector>
@@ -242,11 +243,43 @@ int32_t Scheduler::Impl::take_blocks(size_t position, int32_t num_tokens) {
   return 0;
 }
 
-// Schedules every request that decodes: no more requests run than a step has tokens.
+// Schedules this step's part of the decodes, so that all steps in flight get as many: those that
+// have waited longest and find a block.
+void Scheduler::Impl::schedule_turns() {
+  decodes.clear();
+  int32_t num_all = 0;  // those whose tokens are in flight included
+  for (const int32_t index : running) {
+    const Entry& e = entry(index);
+    if (may_decode(e)) decodes.push_back(index);
+    num_all += e.schedulable() && e.decodes();
+  }
+  const auto part = static_cast<size_t>(ceil_div(num_all, options.steps_in_flight));
+  std::ranges::sort(decodes, [this](int32_t a, int32_t b) {
+    const Entry& x = entry(a);
+    const Entry& y = entry(b);
+    return x.last_step != y.last_step ? x.last_step < y.last_step : x.key() < y.key();
+  });
+  for (const int32_t index : decodes) {
+    if (output.scheduled.size() == part) break;
+    Entry& e = entry(index);
+    const bool is_preempted = e.request.status != RequestStatus::kRunning;
+    if (is_preempted || !may_decode(e)) continue;
+    if (take_blocks(position_in_running(e), 1) == 1) record(e, 1, /*decode=*/true);
+  }
+}
+
+// Schedules every request that decodes: no more requests run than a step has tokens. With disjoint
+// steps some of them.
 void Scheduler::Impl::schedule_decodes() {
   leaders.clear();
+  if (is_disjoint()) {
+    std::ranges::copy_if(running, std::back_inserter(leaders), [this](int32_t index) {
+      return computes_blocks(entry(index));
+    });
+    schedule_turns();
+  }
   // A preemption removes only requests after the current one.
-  for (size_t i = 0; i < running.size(); ++i) {
+  for (size_t i = 0; i < running.size() && !is_disjoint(); ++i) {
     Entry& e = running_entry(i);
     if (computes_blocks(e)) leaders.push_back(running[i]);
     if (!may_decode(e)) continue;

@@ -9,6 +9,10 @@
 // whose drafts are in flight is left out until they retire, because its next position is unknown.
 // With follows_drafts it continues after the drafts as if all were accepted, and the component
 // that runs the steps moves its rows back by the number of rejected drafts.
+//
+// With steps_in_flight > 1, for stages of a pipeline, steps in flight are over disjoint requests
+// instead, except that chunks of one prompt may follow each other: a request decodes when its last
+// token is known, and a step takes its part of the decodes.
 #pragma once
 
 #include <cstdint>
@@ -41,6 +45,7 @@ struct SchedulerOptions {
   bool restores_preempted = false;     // the caller handles SchedulerOutput::restoring
   SpeculationBudget::Options speculation = {};
   bool follows_drafts = false;  // rows may follow drafts in flight: ScheduledRequest::num_unsure
+  int32_t steps_in_flight = 1;  // over disjoint requests; 1: rows may follow tokens in flight
   int32_t preempt_every = 0;  // test knob of the determinism matrix: a preemption every n steps
 };
 
@@ -76,6 +81,8 @@ class Scheduler {
   [[nodiscard]] bool wants_drafts() const;
   // Whether a request has drafts in flight and is therefore left out until they retire.
   [[nodiscard]] bool has_drafts_in_flight() const;
+  // Whether steps in flight are over disjoint requests, so that none waits for another's tokens.
+  [[nodiscard]] bool is_disjoint() const;
   // Whether rows may follow drafts in flight, so that drafts may be offered after them.
   [[nodiscard]] bool follows_drafts() const;
   // The most tokens that steps in flight will append to a request; drafts offered now follow them.

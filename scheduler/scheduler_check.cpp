@@ -19,6 +19,7 @@ std::string Scheduler::Impl::check_entry(int32_t index) const {
   if (r.num_generated() + e.num_pending_samples + e.num_drafts_in_flight > r.max_tokens) {
     return name + " generates too much";
   }
+  if (is_disjoint() && e.num_pending_samples > 1) return name + " decodes in two steps at once";
   if (e.num_drafts_in_flight >= std::max(r.num_in_flight_tokens, 1)) {
     return name + " has drafts in flight that are not";
   }

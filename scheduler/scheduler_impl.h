@@ -117,6 +117,7 @@ struct Scheduler::Impl {
   IndexedHeap<DeadlineKey> deadlines;  // only requests not started
   std::vector<int32_t> running;        // hold blocks; sorted by key
   std::vector<int32_t> prefills;       // the part of `running` that prefills in this step
+  std::vector<int32_t> decodes;        // scratch: the part that may decode in this step
   std::vector<int32_t> leaders;        // running requests that compute whole blocks in this step
   CostModel cost;
   AnswerLengths answer_lengths;
@@ -176,6 +177,7 @@ struct Scheduler::Impl {
     CHECK_GE(o.max_num_queued_reqs, 0);
     CHECK_GT(o.max_model_len, 0);
     CHECK(!o.whole_prompts || o.max_model_len <= o.max_num_batched_tokens);
+    CHECK(o.steps_in_flight == 1 || (o.steps_in_flight > 1 && !o.follows_drafts));
     entries.resize(preempted_positions.size());
     for (int32_t i = max_entries(o) - 1; i >= 0; --i) free_entries.push_back(i);
     // Every running request may decode in one step.
@@ -183,6 +185,7 @@ struct Scheduler::Impl {
     const auto num_seqs = static_cast<size_t>(max_num_running);
     running.reserve(num_seqs);
     prefills.reserve(num_seqs);
+    decodes.reserve(num_seqs);
     leaders.reserve(2 * num_seqs);  // some may be preempted and others start instead
     followers.reserve(entries.size());
     restoring.reserve(num_seqs);
@@ -246,13 +249,17 @@ struct Scheduler::Impl {
   int32_t take_blocks(size_t position, int32_t num_tokens);
   int32_t prefill_limit(const Entry& e, int32_t start, int32_t num_remaining) const;
   [[nodiscard]] int32_t before_short_tail(const Entry& e, int32_t start, int32_t chunk) const;
+  void schedule_turns();
   void schedule_decodes();
   void set_target();
   void schedule_prefill(int32_t index);
   void schedule_prefills();
   [[nodiscard]] bool may_follow(const Entry& e) const;
 
+  [[nodiscard]] bool is_disjoint() const { return options.steps_in_flight > 1; }
+
   [[nodiscard]] bool may_decode(const Entry& e) const {
+    if (is_disjoint() && e.num_pending_samples > 0) return false;
     return (e.schedulable() || may_follow(e)) && e.decodes();
   }
 

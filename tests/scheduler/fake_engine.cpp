@@ -38,6 +38,7 @@ FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
   options_.priority_aging_ms = chance(0.2) ? 0 : between(1, 300);
   vocab_size_ = between(2, 200);
   depth_ = chance(0.2) ? 3 : between(1, 2);
+  if (chance(0.4)) options_.steps_in_flight = depth_ = chance(0.5) ? 2 : 4;
   arrival_rate_ = 0.05 + 0.6 * static_cast<double>(draw(100)) / 100;
   abort_rate_ = chance(0.5) ? 0.0 : 0.1;
   transfer_rate_ = chance(0.7) ? 0.0 : 0.1;
@@ -48,7 +49,8 @@ FakeEngine::FakeEngine(uint64_t seed) : seed_(seed), random_(mix(seed)) {
   // Where states take drafts back, the runner must know how many were accepted.
   const bool takes_back =
       std::ranges::any_of(groups_, [](const KvGroupSpec& group) { return group.most_drafts > 0; });
-  options_.follows_drafts = depth_ >= 2 && chance(0.6) && !takes_back;
+  const bool is_disjoint = options_.steps_in_flight > 1;
+  options_.follows_drafts = depth_ >= 2 && chance(0.6) && !takes_back && !is_disjoint;
   options_.speculation.is_fixed = chance(0.7);
   options_.max_chosen_rows = chance(0.5) ? 0 : between(1, 40);
   if (kv_options_.enable_prefix_caching && chance(0.5)) {
@@ -134,7 +136,8 @@ std::string FakeEngine::describe() const {
       << options_.max_prefill_share << ", partial " << options_.max_num_partial_prefills
       << ", queue " << options_.max_num_queued_reqs << ", model_len " << options_.max_model_len
       << ", preempt_every " << options_.preempt_every << ", aging " << options_.priority_aging_ms
-      << ", depth " << depth_ << ", groups";
+      << ", depth " << depth_ << (options_.steps_in_flight > 1 ? " of disjoint steps" : "")
+      << ", groups";
   for (const KvGroupSpec& group : groups_) {
     out << " (kind " << static_cast<int>(group.kind) << " window " << group.window << " interval "
         << group.interval << " snapshots " << group.snapshot_every << " blocks " << group.num_blocks

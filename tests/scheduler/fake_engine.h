@@ -2,9 +2,10 @@
 // A scheduler and a KV manager driven by seeded chance, with a model whose next token is a hash of
 // the whole sequence and a storage that remembers which prefix wrote each slot. One object is one
 // episode: arrivals of several tenants with shared prefixes, priorities and deadlines, aborts in
-// every phase, tiny pools, slow steps, a clock that jumps, transfers, one to three steps in flight;
-// a tier below the cache that restores KV late, in part or not at all; drafts that are right,
-// wrong, or right and then wrong. Finally arrivals stop and everything has to end.
+// every phase, tiny pools, slow steps, a clock that jumps, transfers, one to three steps in flight,
+// or two or four over disjoint requests; a tier below the cache that restores KV late, in part or
+// not at all; drafts that are right, wrong, or right and then wrong. Finally arrivals stop and
+// everything has to end.
 #pragma once
 
 #include <cstdint>
@@ -39,6 +40,7 @@ struct EpisodeStats {
   uint64_t num_copied_tokens = 0;  // part of these in copied blocks
   uint64_t num_drafted_tokens = 0;
   uint64_t num_accepted_tokens = 0;  // accepted ones of these
+  uint64_t num_following_chunks = 0;  // of prompts that have a chunk in flight, in disjoint steps
   uint64_t num_steps = 0;
 };
 
@@ -88,6 +90,8 @@ class FakeEngine final : private KvStateSink {
     bool started = false;         // has been scheduled at least once
     bool was_first = false;       // its turn came once, perhaps without room
     uint64_t preempted_step = 0;  // latest step that preempted it
+    uint64_t last_step = 0;       // latest step that it had rows in
+    uint64_t step_before = 0;     // the one before that
     bool could_follow = false;    // when the step began
     int32_t next_position = -1;   // -1: not running
     int32_t num_pending = 0;      // samples in flight
@@ -199,6 +203,7 @@ class FakeEngine final : private KvStateSink {
   void check_no_room_is_idle(const SchedulerOutput& output);
   void forget(Shadow& shadow);
   void check_exclusive_writes(const Row& row);
+  void check_turns(const SchedulerOutput& output);
   void check_oldest_progresses(const SchedulerOutput& output);
   void check_tokens(const Shadow& shadow);
   void check_everything();

@@ -208,6 +208,34 @@ void FakeEngine::check_exclusive_writes(const Row& row) {
   }
 }
 
+// With disjoint steps a step takes its part of the decodes, first those that have waited longest.
+void FakeEngine::check_turns(const SchedulerOutput& output) {
+  if (options_.steps_in_flight == 1) return;
+  const int32_t num_decode_tokens = output.total_tokens - output.num_prefill_tokens;
+  int32_t num_tokens = 0;
+  int32_t num_decodes = 0;
+  uint64_t latest = 0;
+  for (const ScheduledRequest& row : output.scheduled) {
+    if ((num_tokens += row.num_scheduled_tokens) > num_decode_tokens) break;
+    ++num_decodes;
+    latest = std::max(latest, shadows_[shadow_of(row.id)].step_before);
+  }
+  const auto num_running =
+      scheduler_->num_running() + static_cast<int32_t>(output.preempted.size());
+  if (num_decodes > ceil_div(num_running, options_.steps_in_flight)) {
+    wrong("a step takes more than its part of the decodes");
+  }
+  // Some may have found no block, also before another was preempted.
+  if (!output.preempted.empty() || kv_->num_available_blocks() <= num_running) return;
+  for (const size_t i : live_) {
+    const Shadow& shadow = shadows_[i];
+    const bool decodes = shadow.next_position == shadow.num_tokens() - 1 &&
+                         shadow.num_tokens() > shadow.num_prompt_tokens;
+    const bool is_idle = decodes && shadow.num_rows_in_flight == 0 && !shadow.ended;
+    if (is_idle && shadow.last_step < latest) wrong("a decode waits longer than another");
+  }
+}
+
 void FakeEngine::check_oldest_progresses(const SchedulerOutput& output) {
   const Shadow* oldest = nullptr;
   for (const size_t i : live_) {
@@ -263,6 +291,11 @@ void FakeEngine::see_row(const ScheduledRequest& scheduled,
   const int32_t known = shadow.num_tokens() + shadow.num_pending;
   const int32_t least = end - scheduled.num_unsure;
   if (end <= start || least > known) return wrong("a row of unknown tokens");
+  if (options_.steps_in_flight > 1) {
+    if (shadow.num_pending > 0) return wrong("a request is in two steps at once");
+    stats.num_following_chunks += shadow.num_rows_in_flight > 0;
+  }
+  shadow.step_before = std::exchange(shadow.last_step, step.output.step_id);
   const RowRange expected = least == known ? RowRange{end - 1, scheduled.end()} : RowRange{};
   if (scheduled.chosen != expected) wrong("a row samples wrongly");
   if (!scheduled.chosen.empty()) {
@@ -326,6 +359,7 @@ void FakeEngine::submit(EpisodeStats& stats) {
   }
   note_turns();
   check_no_room_is_idle(step.output);
+  check_turns(step.output);
   check_oldest_progresses(step.output);
   if (!error_.empty() || step.output.scheduled.empty()) return;
   in_flight_.push_back(std::move(step));

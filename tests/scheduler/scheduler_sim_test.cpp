@@ -47,6 +47,7 @@ TEST(SchedulerSim, EveryRequestEndsWithItsOwnTokensWhateverHappens) {
   EXPECT_GT(stats.num_taken_turns, num_steps / 1000);
   EXPECT_GT(stats.num_drafted_tokens, num_steps / 20);
   EXPECT_GT(stats.num_accepted_tokens, num_steps / 40);
+  EXPECT_GT(stats.num_following_chunks, num_steps / 1000);
   RecordProperty("requests", std::to_string(stats.num_requests));
   RecordProperty("finished", std::to_string(stats.num_finished));
   RecordProperty("preempted", std::to_string(stats.num_preempted));

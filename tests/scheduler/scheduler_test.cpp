@@ -404,5 +404,38 @@ TEST_F(SchedulerTest, NewcomersDoNotTakeForEverWhatARunningRequestIsShortOf) {
   EXPECT_LT(num_steps, 100);
 }
 
+// Stages: two steps at a time have halves of the decodes in turn, and chunks of a prompt follow
+// each other beside them.
+TEST_F(SchedulerTest, StepsInFlightAreOverDisjointRequests) {
+  SchedulerOptions disjoint = options();
+  disjoint.steps_in_flight = 2;
+  disjoint.max_num_batched_tokens = 12;
+  disjoint.max_num_seqs = 5;
+  build(64, disjoint);
+  for (uint64_t id = 1; id <= 4; ++id) ASSERT_TRUE(add(id, 3, 8));
+  step();
+  const auto ids_of = [](const SchedulerOutput& output) {
+    std::vector<uint64_t> ids;
+    for (const ScheduledRequest& row : output.scheduled) ids.push_back(row.id.value);
+    return ids;
+  };
+  SchedulerOutput first = schedule();
+  EXPECT_EQ(ids_of(first), (std::vector<uint64_t>{1, 2}));
+  ASSERT_TRUE(add(5, 24, 2));
+  SchedulerOutput second = schedule();
+  EXPECT_EQ(ids_of(second), (std::vector<uint64_t>{3, 4, 5}));
+  EXPECT_EQ(tokens_of(second, 5), 10);
+  const SchedulerOutput third = schedule();  // of who decodes, all are in flight
+  EXPECT_EQ(ids_of(third), std::vector<uint64_t>{5});
+  EXPECT_EQ(tokens_of(third, 5), 12);
+  update(first);
+  first = schedule();
+  EXPECT_EQ(ids_of(first), (std::vector<uint64_t>{1, 2, 5}));
+  update(second);
+  second = schedule();
+  EXPECT_EQ(ids_of(second), (std::vector<uint64_t>{3, 4}));
+  for (const SchedulerOutput& output : {third, first, second}) update(output);
+}
+
 }  // namespace
 }  // namespace sluice
