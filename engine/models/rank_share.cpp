@@ -267,6 +267,41 @@ Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t s
   return own;
 }
 
+namespace {
+
+// About how many numbers of a layer's matrices a token is multiplied with.
+int64_t size_of(const ModelConfig& model, const LayerConfig& layer) {
+  const auto heads = int64_t{layer.num_heads} * (layer.head_dim + layer.value_width()) +
+                     int64_t{layer.num_kv_heads} * (layer.head_dim + layer.value_width());
+  const bool has_attention = layer.mixer == MixerKind::kAttention && heads > 0;
+  const bool has_experts = layer.ffn == FfnKind::kExperts || layer.ffn == FfnKind::kBoth;
+  const int64_t chosen = has_experts ? model.moe.top_k : 1;
+  const int64_t columns = chosen * layer.ffn_hidden + layer.shared_hidden;
+  return model.hidden * ((has_attention ? heads : int64_t{4} * model.hidden) + 3 * columns);
+}
+
+// The first layer of each stage, and the end of the last one's.
+std::vector<int32_t> stage_borders(const ModelConfig& model, int32_t count) {
+  std::vector<int64_t> ends = {int64_t{model.vocab_size} * model.hidden};
+  for (const LayerConfig& layer : model.layers) {
+    ends.push_back(ends.back() + std::max<int64_t>(size_of(model, layer), 1));
+  }
+  std::vector<int32_t> borders = {0};
+  for (int32_t index = 1; index < count; ++index) {
+    const auto misses = [&](int32_t first) {
+      return std::abs(count * ends[static_cast<size_t>(first)] -
+                      index * ends[static_cast<size_t>(model.num_layers)]);
+    };
+    int32_t first = borders.back() + 1;
+    while (first < model.num_layers - count + index && misses(first + 1) < misses(first)) ++first;
+    borders.push_back(first);
+  }
+  borders.push_back(model.num_layers);
+  return borders;
+}
+
+}  // namespace
+
 Expected<void> take_stage(ModelConfig& model, int32_t stage, int32_t count) {
   if (count == 1) return {};
   const auto refuse = [count](const std::string& why) {
@@ -281,9 +316,8 @@ Expected<void> take_stage(ModelConfig& model, int32_t stage, int32_t count) {
   if (model.num_layers < count) {
     return refuse("found " + std::to_string(model.num_layers) + " layers, expected one for each");
   }
-  const auto first_of = [&](int64_t index) {
-    return static_cast<int32_t>(model.num_layers * index / count);
-  };
+  const std::vector<int32_t> borders = stage_borders(model, count);
+  const auto first_of = [&](int32_t index) { return borders[static_cast<size_t>(index)]; };
   for (int32_t border = 1; border < count; ++border) {
     for (int32_t i = first_of(border); i < first_of(border + 1); ++i) {
       const LayerConfig& layer = model.layers[static_cast<size_t>(i)];

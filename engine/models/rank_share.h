@@ -8,8 +8,8 @@
 // stage as they are. The first stage has the output layer beside the embedding, and gets from the
 // last one only the rows that choose tokens, are scored or embedded. So rank 0 stays the one that
 // listens, decides and chooses, with its paths of errors, a tied embedding is there once, and no
-// logits cross a border. A step without such rows ends on a stage when its rows have been handed
-// on: chunks of a prompt follow each other through stages that are processes.
+// logits cross a border. Stages that are processes work on several steps at a time: each runs them
+// in order, and hands on their rows, or the last one those rows, without waiting for another stage.
 #pragma once
 
 #include <array>
@@ -28,8 +28,9 @@ namespace sluice {
 // Returns the model that rank `rank` of `size` runs. kUnsupported: sizes that do not divide.
 Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t size);
 
-// Gives the model of a rank one stage's layers: equally many, later stages what is left over.
-// kUnsupported: fewer layers than stages, or layers that must be on one stage are not.
+// Gives a model, before share_of(), one stage's layers: as many as make the stages' matrices equal,
+// of which the first one also has the output layer's. kUnsupported: fewer layers than stages, or
+// layers that must be on one stage are not.
 Expected<void> take_stage(ModelConfig& model, int32_t stage, int32_t count);
 
 // Bytes of the largest piece that a stage passes.

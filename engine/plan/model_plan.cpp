@@ -70,9 +70,9 @@ LocalRanks local_ranks(const Config& config) {
 
 Expected<ModelConfig> model_of_rank(const ModelConfig& whole, const Config& config, int32_t rank) {
   const int32_t of_stage = config.tensor_parallel_size;
-  SLUICE_TRY(ModelConfig own, share_of(whole, rank % of_stage, of_stage));
+  ModelConfig own = whole;
   SLUICE_TRY_VOID(take_stage(own, rank / of_stage, config.pipeline_parallel_size));
-  return own;
+  return share_of(own, rank % of_stage, of_stage);
 }
 
 WeightStore::Kept kept_weights(const Config& config) {
@@ -392,7 +392,7 @@ Expected<void> add_stages(const Config& config,
     most = shapes.memory.num_layers.back();
   }
   for (int32_t stage = 0; stage < num_stages && !has_all; ++stage) {
-    ModelConfig part = whole;
+    ModelConfig part = planned.model;
     SLUICE_TRY_VOID(take_stage(part, stage, num_stages));
     for (size_t i = 0; i < groups.size(); ++i) {
       const auto count = std::ranges::count_if(groups[i].layers, [&](int32_t layer) {
