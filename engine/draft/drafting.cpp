@@ -101,6 +101,7 @@ void Drafting::propose_behind(const Scheduler& scheduler,
 }
 
 bool Drafting::should_wait(Scheduler& scheduler, DraftStats& stats) {
+  if (scheduler.is_disjoint()) return false;
   const int32_t most = most_tokens(scheduler);
   if (scheduler.has_drafts_in_flight()) return true;
   if (most == 0) return false;

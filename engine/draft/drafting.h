@@ -58,7 +58,8 @@ class Drafting {
   // be left out, or has a proposal after its known tokens, so that it will probably have one after
   // the next token too. The time that the proposers take for this is counted as in offer(). Where
   // rows may follow drafts, only a draft model needs the wait: other guesses continue after the
-  // drafts in flight, and fail where those fail.
+  // drafts in flight, and fail where those fail. Disjoint steps need none: nothing of a request
+  // that decodes next is in flight.
   bool should_wait(Scheduler& scheduler, DraftStats& stats);
 
   // Asks the proposers for all requests that will decode. The time is counted in `stats` and

@@ -117,7 +117,9 @@ bool LocalEngine::step() {
     retires = true;
   }
   const bool is_launched = launch();
-  const int32_t may_run = is_launched ? core_->executor->depth() : 0;
+  // Where nothing could be launched, what the next step to retire leaves may allow it.
+  const int32_t may_run =
+      is_launched ? core_->executor->depth() : std::max(core_->executor->num_in_flight() - 1, 0);
   while (core_->executor->num_in_flight() > may_run || core_->executor->is_oldest_done()) {
     retire();
     retires = true;

@@ -81,17 +81,18 @@ LocalEngine::Core::Core(const Config& config,
                                  .is_fixed = speculation.is_fixed},
                  .follows_drafts = runner->places_rows() && runner->draft_model() == nullptr &&
                                    !has_tiers(config) && !runner->model().is_recurrent(),
+                 .steps_in_flight = runner->steps_in_flight(),
                  .preempt_every = config.debug_preempt_every},
                 kv),
       orders(scheduler.num_slots()),
       executor(std::make_unique<StepExecutor>(
           *runner,
-          StepExecutor::Options{.overlap = config.overlap,
-                                .num_slots = scheduler.num_slots(),
-                                .max_logprobs = config.max_logprobs,
-                                .end_tokens = tokenizer.end_tokens(),
-                                .label_tokens = pooling ? pooling->label_tokens
-                                                        : std::vector<TokenId>()})),
+          StepExecutor::Options{
+              .overlap = config.overlap,
+              .num_slots = scheduler.num_slots(),
+              .max_logprobs = config.max_logprobs,
+              .end_tokens = tokenizer.end_tokens(),
+              .label_tokens = pooling ? pooling->label_tokens : std::vector<TokenId>()})),
       drafting(std::make_unique<Drafting>(
           speculation, runner->model().vocab_size, tokenizer, kv, runner->draft_model())) {
   if (DraftModel* const model = runner->draft_model()) {

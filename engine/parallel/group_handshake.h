@@ -15,7 +15,7 @@
 namespace sluice {
 
 // What a connection is for.
-enum class GroupPurpose : uint32_t { kData, kLife };
+enum class GroupPurpose : uint32_t { kData, kLife, kRows };
 
 struct GroupClaims {
   int32_t rank = 0;

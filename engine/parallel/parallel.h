@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -33,9 +34,12 @@ class Communicator {
   // may still read the previous part, which must stay unchanged.
   virtual std::span<const std::byte* const> all_gather(std::span<const std::byte> part) = 0;
 
-  // Moves bytes, at most kPassBytes, from rank `from` to rank `to`, where they replace what is
-  // there; of the other ranks only the size counts. Every rank calls it equally often with equal
-  // ranks and sizes. False: a rank has failed. Only between ranks on CPUs, which gather nothing.
+  // Moves bytes, at most kPassBytes, from rank `from` to the next one, `to`, where they replace
+  // what is there; of the other ranks only the size counts. The calls of two such ranks have the
+  // same order and sizes on both. In one process every rank makes all calls, in one order;
+  // processes may be apart by several, and what goes to rank 0 waits for nothing, so that rank 0
+  // may send first and take later. False: a rank has failed. Only between ranks on CPUs, which
+  // gather nothing.
   static constexpr int64_t kPassBytes = int64_t{1} << 20;
 
   virtual bool pass(int32_t /*from*/, int32_t /*to*/, std::span<std::byte> /*bytes*/) {
@@ -76,6 +80,15 @@ struct DeviceRank {
 using ConnectRanks = std::function<Expected<std::vector<std::unique_ptr<Communicator>>>(
     std::span<const DeviceRank> ranks)>;
 
+// What ranks in processes exchange at most.
+struct ExchangeSizes {
+  int64_t part_bytes = 0;      // in a call
+  int64_t returned_bytes = 0;  // that a step hands back to rank 0; 0: there are no stages
+};
+
+// What goes to rank 0 has room for as many steps.
+constexpr int32_t most_steps_in_flight(int32_t num_stages) { return std::max(num_stages, 4); }
+
 // How an engine with several ranks connects them, at its start.
 struct RankGroups {
   // Returns `size` communicators, in order.
@@ -84,6 +97,9 @@ struct RankGroups {
   // Returns what rank 0 uses instead of its end of an exchange with other processes; null: that
   // itself.
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> around_nodes = {};
+  // Steps in flight over stages in other processes, at most most_steps_in_flight(); none: as many
+  // as there are stages.
+  std::optional<int32_t> steps_in_flight = {};
 };
 
 // Waits until `word` is not `old`: spins for at most about 20 us, then parks until it is notified.

@@ -41,6 +41,11 @@ std::string name_of(int32_t rank, const GroupSocket& socket) {
 
 }  // namespace
 
+std::unique_ptr<GroupSocket>& RankGroup::Member::socket(GroupPurpose purpose) {
+  if (purpose == GroupPurpose::kData) return data;
+  return purpose == GroupPurpose::kLife ? life : rows;
+}
+
 Expected<std::unique_ptr<RankGroup>> RankGroup::meet(const RankGroupOptions& options) {
   CHECK(options.size >= 2 && options.rank >= 0 && options.rank < options.size);
   std::unique_ptr<RankGroup> group(new RankGroup(options));
@@ -120,7 +125,7 @@ void RankGroup::welcome(std::unique_ptr<GroupSocket> socket) {
   }
   std::unique_ptr<GroupSocket>* slot = nullptr;
   if (place != nullptr) {
-    slot = claims.purpose == GroupPurpose::kData ? &place->data : &place->life;
+    slot = &place->socket(claims.purpose);
     if (*slot != nullptr) {
       refusal = "rank " + std::to_string(claims.rank) + " is here already, " + place->name;
     }
@@ -131,7 +136,7 @@ void RankGroup::welcome(std::unique_ptr<GroupSocket> socket) {
   if (!answered) return refuse(answered.error().message);
   if (place->name.empty()) place->name = name_of(claims.rank, *socket);
   *slot = std::move(socket);
-  if (place->data && place->life) {
+  if (place->is_here()) {
     log_event(LogLevel::kInfo, "rank_joined", "rank", claims.rank, "at", place->data->peer());
   }
 }
@@ -139,7 +144,7 @@ void RankGroup::welcome(std::unique_ptr<GroupSocket> socket) {
 std::string RankGroup::missing() const {
   std::string list;
   for (const Member& member : members_) {
-    if (member.data && member.life) continue;
+    if (member.is_here()) continue;
     list += (list.empty() ? "rank " : ", rank ") + std::to_string(member.rank);
   }
   return list;
@@ -150,6 +155,7 @@ Expected<void> RankGroup::dial() {
   Member& first = members_.emplace_back();
   SLUICE_TRY(first.data, dial_one(GroupPurpose::kData, end));
   SLUICE_TRY(first.life, dial_one(GroupPurpose::kLife, end));
+  SLUICE_TRY(first.rows, dial_one(GroupPurpose::kRows, end));
   first.name = name_of(0, *first.data);
   return {};
 }
@@ -235,6 +241,35 @@ bool RankGroup::receive_next(std::span<std::byte> bytes) {
   return got.has_value();
 }
 
+bool RankGroup::send_rows(int32_t rank, std::span<const std::byte> bytes) {
+  if (has_failed()) return false;
+  Member& to = member(rank);
+  const Expected<void> sent = to.rows->send(bytes, Clock::now() + kStage);
+  if (!sent) lose(to, sent.error());
+  return sent.has_value();
+}
+
+bool RankGroup::next_rows(int32_t rank, std::span<std::byte> header) {
+  return take_rows(rank, header, GroupDeadline::max());
+}
+
+bool RankGroup::receive_rows(int32_t rank, std::span<std::byte> bytes) {
+  return take_rows(rank, bytes, Clock::now() + kExchange);
+}
+
+bool RankGroup::take_rows(int32_t rank, std::span<std::byte> bytes, GroupDeadline deadline) {
+  if (has_failed() || has_ended()) return false;
+  Member& from = member(rank);
+  const Expected<void> got = from.rows->receive(bytes, deadline);
+  if (!got && !are_rows_closed_) lose(from, got.error());
+  return got.has_value();
+}
+
+void RankGroup::close_rows() {
+  are_rows_closed_ = true;
+  for (const Member& member : members_) member.rows->close_now();
+}
+
 bool RankGroup::exchange(std::span<const int32_t> others,
                          std::span<const std::byte> own,
                          std::span<const std::span<std::byte>> parts) {
@@ -304,6 +339,7 @@ void RankGroup::fail(const std::string& why) {
   word += why.substr(0, kMostReason);
   for (Member& member : members_) {
     if (member.data) member.data->close_now();
+    if (member.rows) member.rows->close_now();
     if (!member.life) continue;
     // Who does not get it learns from the end of the connection.
     if (member.life->send_now(std::as_bytes(std::span(word)))) member.life->finish();
@@ -363,6 +399,7 @@ void RankGroup::take_words(Member& member, std::span<const std::byte> words) {
     } else if (character == static_cast<uint8_t>(Word::kEnd)) {
       has_ended_ = true;
       member.data->close_now();  // under whoever waits for a job
+      member.rows->close_now();
     }
   }
 }

@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // The processes that share a model, one rank each. Rank 0 listens; the others dial it and prove the
-// secret. From then on each follower has two connections with rank 0: one for jobs and parts of
-// results, and one on which both sides say every second that they live. A group never loses a
+// secret. From then on each follower has three connections with rank 0: one for jobs and parts of
+// results, one for rows between stages, which do not wait for the jobs of others, and one on which
+// both sides say every second that they live. A group never loses a
 // member and goes on: the first loss fails all of it, because a rank cannot be replaced within a
 // step; whoever started the processes starts them again.
 #pragma once
@@ -65,6 +66,14 @@ class RankGroup {
   bool receive(int32_t rank, std::span<std::byte> bytes, std::chrono::seconds within = kExchange);
   // Works like receive() without a bound. False also at an orderly end.
   bool receive_next(std::span<std::byte> bytes);
+  // Rows between stages, on the connection for them: one thread for sending to a rank, one for
+  // receiving from it. next_rows() has no bound, for their header, and is false also after
+  // close_rows().
+  bool send_rows(int32_t rank, std::span<const std::byte> bytes);
+  bool next_rows(int32_t rank, std::span<std::byte> header);
+  bool receive_rows(int32_t rank, std::span<std::byte> bytes);
+  // Ends what waits for rows. Any thread.
+  void close_rows();
   // Sends `own` to each rank of `others` while their parts arrive in `parts`, all of equal size.
   bool exchange(std::span<const int32_t> others,
                 std::span<const std::byte> own,
@@ -93,9 +102,15 @@ class RankGroup {
     int32_t rank = 0;
     std::unique_ptr<GroupSocket> data;
     std::unique_ptr<GroupSocket> life;
+    std::unique_ptr<GroupSocket> rows;
     std::string name;    // "rank 1 at 10.0.0.2:40112"
     std::string reason;  // what it has said so far of its failure; watcher's thread
     bool is_failing = false;
+
+    // Whether all its connections are there.
+    [[nodiscard]] bool is_here() const { return data && life && rows; }
+
+    std::unique_ptr<GroupSocket>& socket(GroupPurpose purpose);
   };
 
   explicit RankGroup(RankGroupOptions options) : options_(std::move(options)) {}
@@ -106,6 +121,7 @@ class RankGroup {
   void welcome(std::unique_ptr<GroupSocket> socket);
   [[nodiscard]] std::string missing() const;
   Member& member(int32_t rank);
+  bool take_rows(int32_t rank, std::span<std::byte> bytes, GroupDeadline deadline);
   // Fails because of an error of the connection for data.
   void lose(const Member& member, const Error& error);
   void watch(const std::stop_token& stop);
@@ -117,6 +133,7 @@ class RankGroup {
   std::vector<Member> members_;
   std::atomic<bool> has_failed_ = false;
   std::atomic<bool> has_ended_ = false;
+  std::atomic<bool> are_rows_closed_ = false;
   mutable std::mutex mutex_;
   std::string why_;                               // guarded
   std::jthread watcher_;                          // last: joins before the rest goes

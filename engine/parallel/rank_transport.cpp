@@ -8,6 +8,7 @@
 #include "engine/core/log.h"
 #include "engine/parallel/rank_group.h"
 #include "engine/parallel/shared_ranks.h"
+#include "engine/parallel/stage_ranks.h"
 #include "engine/parallel/stream_ranks.h"
 
 namespace sluice {
@@ -37,6 +38,16 @@ Expected<Value> receive_value(RankGroup& group,
   Value value{};
   if (group.receive(rank, std::as_writable_bytes(std::span(&value, 1)), within)) return value;
   return failed(group);
+}
+
+int64_t shared_bytes(int32_t size, const ExchangeSizes& sizes) {
+  return sizes.returned_bytes > 0 ? shared_stage_bytes(size, sizes)
+                                  : shared_rank_bytes(size, sizes.part_bytes);
+}
+
+int64_t stream_bytes(int32_t size, const ExchangeSizes& sizes) {
+  return sizes.returned_bytes > 0 ? stream_stage_bytes(size, sizes)
+                                  : stream_rank_bytes(size, sizes.part_bytes);
 }
 
 // Rank 0: whether that rank has mapped the segment.
@@ -93,17 +104,17 @@ Expected<Segment> take_memory(RankGroup& group, size_t bytes) {
 
 }  // namespace
 
-int64_t rank_transport_bytes(int32_t size, int64_t part_bytes) {
-  return std::max(stream_rank_bytes(size, part_bytes), shared_rank_bytes(size, part_bytes));
+int64_t rank_transport_bytes(int32_t size, const ExchangeSizes& sizes) {
+  return std::max(stream_bytes(size, sizes), shared_bytes(size, sizes));
 }
 
 Expected<RankTransport> connect_processes(RankGroup& group,
                                           const std::string& transport,
-                                          int64_t part_bytes) {
+                                          const ExchangeSizes& sizes) {
   Segment segment;
   std::string why;
   if (transport != "tcp") {
-    const auto bytes = static_cast<size_t>(shared_rank_bytes(group.size(), part_bytes));
+    const auto bytes = static_cast<size_t>(shared_bytes(group.size(), sizes));
     SLUICE_TRY(segment,
                group.rank() == 0 ? share_memory(group, bytes, why) : take_memory(group, bytes));
   }
@@ -119,8 +130,13 @@ Expected<RankTransport> connect_processes(RankGroup& group,
                         .name = std::string(segment ? kSharedMemory : kTcp),
                         .reason = why.empty() ? "--kv-transport " + transport : why};
   log_event(LogLevel::kInfo, "ranks_connected", "by", made.name, "reason", made.reason);
-  made.rank =
-      segment ? make_shared_rank(group, std::move(segment), part_bytes) : make_stream_rank(group);
+  if (sizes.returned_bytes > 0) {
+    made.rank =
+        segment ? make_shared_stage(group, std::move(segment), sizes) : make_stream_stage(group);
+  } else {
+    made.rank = segment ? make_shared_rank(group, std::move(segment), sizes.part_bytes)
+                        : make_stream_rank(group);
+  }
   return made;
 }
 

@@ -24,8 +24,8 @@ struct RankTransport {
   std::string reason;  // for this and not the other
 };
 
-// Bytes that a rank takes for parts of at most `part_bytes`, whatever carries them.
-int64_t rank_transport_bytes(int32_t size, int64_t part_bytes);
+// Bytes that a rank takes for that, whatever carries it.
+int64_t rank_transport_bytes(int32_t size, const ExchangeSizes& sizes);
 
 // Every rank of the group calls it once, with equal values, when it has loaded and before it sends
 // anything else. `transport`: auto, shm or tcp (--kv-transport). The group must outlive the
@@ -33,6 +33,6 @@ int64_t rank_transport_bytes(int32_t size, int64_t part_bytes);
 // but a rank shares no memory with rank 0.
 Expected<RankTransport> connect_processes(RankGroup& group,
                                           const std::string& transport,
-                                          int64_t part_bytes);
+                                          const ExchangeSizes& sizes);
 
 }  // namespace sluice

@@ -1,33 +1,23 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/parallel/shared_ranks.h"
 
-#include <linux/futex.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 #include <xxhash.h>
 
 #include <array>
 #include <atomic>
-#include <climits>
 #include <cstring>
-#include <ctime>
 #include <string>
 
 #include "engine/core/types.h"
 #include "engine/parallel/rank_group.h"
+#include "engine/parallel/shared_count.h"
 
 namespace sluice {
 namespace {
 
-using Clock = std::chrono::steady_clock;
-
 constexpr int32_t kMostRanks = 8;
 constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kSlots = 2;  // of a rank, used in turn
-// A part usually comes within the time that sleeping would take.
-constexpr auto kSpin = std::chrono::microseconds(50);
-// How soon a sleeper sees that the group has failed.
-constexpr long kNapNs = 20'000'000;
 
 // Size, hash and rank's state of a part in a slot.
 struct PartSign {
@@ -38,32 +28,14 @@ struct PartSign {
 
 // What a rank tells the others, in memory of them all.
 struct alignas(128) Sign {
-  std::atomic<uint32_t> number;        // of its latest part; futex
-  std::atomic<uint32_t> sleepers;      // ranks that sleep on it, or have died doing so
+  SharedCount calls;                   // begun
   std::array<PartSign, kSlots> parts;  // by slot
 };
 
-static_assert(std::atomic<uint32_t>::is_always_lock_free &&
-              std::atomic<uint64_t>::is_always_lock_free);
+static_assert(std::atomic<uint64_t>::is_always_lock_free);
 static_assert(sizeof(Sign) * kMostRanks <= kPageBytes);
 
 int64_t slot_bytes(int64_t part_bytes) { return align_up(part_bytes, kPageBytes); }
-
-// Between processes: not FUTEX_PRIVATE_FLAG.
-void nap(const std::atomic<uint32_t>& word, uint32_t seen) {
-  const timespec most = {.tv_sec = 0, .tv_nsec = kNapNs};
-  syscall(SYS_futex, &word, FUTEX_WAIT, seen, &most, nullptr, 0);
-}
-
-void wake_all(const std::atomic<uint32_t>& word) {
-  syscall(SYS_futex, &word, FUTEX_WAKE, INT_MAX, nullptr, nullptr, 0);
-}
-
-void pause() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
 
 class SharedRank final : public Communicator {
  public:
@@ -87,7 +59,7 @@ class SharedRank final : public Communicator {
     own.parts[slot].bytes.store(part.size(), std::memory_order_relaxed);
     own.parts[slot].hash.store(hash_of(part), std::memory_order_relaxed);
     own.parts[slot].state.store(state_, std::memory_order_relaxed);
-    tell();
+    own.calls.set(number_);
     std::array<uint64_t, kMostRanks> states{};
     for (int32_t other = 0; other < size(); ++other) {
       const auto index = static_cast<size_t>(other);
@@ -95,9 +67,9 @@ class SharedRank final : public Communicator {
       parts_[index] = other == rank() ? part.data() : slot_of(other, slot);
       states[index] = state_;
       if (other == rank()) continue;
-      if (!await(other, number_, RankGroup::kExchange)) return {};
+      if (!sign(other).calls.await(number_, group_, other, RankGroup::kExchange)) return {};
       // A rank cannot be two calls ahead of one that has not begun the first.
-      const uint32_t seen = sign(other).number.load(std::memory_order_relaxed);
+      const uint32_t seen = sign(other).calls.number.load(std::memory_order_relaxed);
       if (seen - number_ > 1) {
         fail_stray(other);
         return {};
@@ -108,30 +80,6 @@ class SharedRank final : public Communicator {
     const auto count = static_cast<size_t>(size());
     if (!group_.agree(std::span(states).first(count), number_)) return {};
     return std::span(parts_).first(count);
-  }
-
-  // Those that wait for nothing may be calls ahead; only the sender's slot is in use.
-  bool pass(int32_t from, int32_t to, std::span<std::byte> bytes) override {
-    if (has_failed()) return false;
-    CHECK_LE(static_cast<int64_t>(bytes.size()), slot_bytes_);
-    ++number_;
-    std::byte* const slot = slot_of(from, number_ % kSlots);
-    if (rank() != from) {
-      tell();
-      if (rank() != to) return true;
-      if (!await(from, number_, RankGroup::kStage)) return false;
-      std::memcpy(bytes.data(), slot, bytes.size());
-      return check(from, bytes.data(), bytes.size());
-    }
-    for (int32_t other = 0; other < size(); ++other) {
-      if (other != from && !await(other, number_ - 1, RankGroup::kStage)) return false;
-    }
-    std::memcpy(slot, bytes.data(), bytes.size());
-    PartSign& own = sign(from).parts[number_ % kSlots];
-    own.bytes.store(bytes.size(), std::memory_order_relaxed);
-    own.hash.store(hash_of(bytes), std::memory_order_relaxed);
-    tell();
-    return true;
   }
 
   [[nodiscard]] uint64_t* state() override { return &state_; }
@@ -150,39 +98,8 @@ class SharedRank final : public Communicator {
     return segment_->bytes().data() + kPageBytes + index * slot_bytes_;
   }
 
-  // Says that this rank has begun the call, and written what it has to.
-  void tell() {
-    Sign& own = sign(rank());
-    own.number.store(number_, std::memory_order_seq_cst);
-    // Either this rank sees the sleeper, or that sees the number.
-    if (own.sleepers.load(std::memory_order_seq_cst) > 0) wake_all(own.number);
-  }
-
   [[nodiscard]] uint64_t hash_of(std::span<const std::byte> part) const {
     return XXH3_64bits_withSeed(part.data(), part.size(), number_);
-  }
-
-  // Returns when that rank has begun the call of this number.
-  bool await(int32_t other, uint32_t call, std::chrono::seconds within) {
-    Sign& from = sign(other);
-    const auto is_there = [&] {
-      return static_cast<int32_t>(from.number.load(std::memory_order_acquire) - call) >= 0;
-    };
-    const auto begun = Clock::now();
-    while (!is_there() && Clock::now() - begun < kSpin) pause();
-    while (!is_there()) {
-      if (has_failed()) return false;
-      if (Clock::now() - begun > within) {
-        group_.fail("rank " + std::to_string(other) + ": no part of a result within " +
-                    std::to_string(within.count()) + " s");
-        return false;
-      }
-      from.sleepers.fetch_add(1, std::memory_order_seq_cst);
-      const uint32_t seen = from.number.load(std::memory_order_seq_cst);
-      if (static_cast<int32_t>(seen - call) < 0) nap(from.number, seen);
-      from.sleepers.fetch_sub(1, std::memory_order_seq_cst);
-    }
-    return true;
   }
 
   // Whether a part that is there is the one of this call, and as it was written.

@@ -66,25 +66,6 @@ class StreamRank final : public Communicator {
     return std::span(round.parts).first(static_cast<size_t>(size()));
   }
 
-  // Rank 0 hands on what has neither end there.
-  bool pass(int32_t from, int32_t to, std::span<std::byte> bytes) override {
-    if (has_failed()) return false;
-    ++number_;
-    if (rank() != 0 && rank() != from && rank() != to) return true;
-    std::vector<std::byte>& sealed = rounds_[0].received;
-    sealed.resize(std::max(sealed.size(), bytes.size() + sizeof(Trailer)));
-    const std::span<std::byte> part(sealed.data(), bytes.size() + sizeof(Trailer));
-    if (rank() == from) {
-      seal(bytes, part);
-    } else if (!group_.receive(rank() == 0 ? from : 0, part, RankGroup::kStage) ||
-               !is_whole(from, part)) {
-      return false;
-    }
-    if (rank() != to) return group_.send(rank() == 0 ? to : 0, part, RankGroup::kStage);
-    std::memcpy(bytes.data(), part.data(), bytes.size());
-    return true;
-  }
-
   [[nodiscard]] uint64_t* state() override { return &state_; }
 
   void fail() override { group_.fail("this rank failed"); }

@@ -157,7 +157,7 @@ int64_t least_free_bytes(std::span<const std::unique_ptr<kernels::Device>> devic
 struct RanksMemory {
   int64_t weight_bytes = 0;
   int64_t arena_bytes = 0;
-  int64_t part_bytes = 0;
+  ExchangeSizes exchange;
   std::vector<LayerGroup> layouts;  // heads summed over ranks, which may replicate some
   std::vector<int32_t> num_layers = {};  // that this process has of each of them
 };
@@ -186,8 +186,8 @@ int64_t proposer_bytes(const Config& config, int32_t max_length) {
 }
 
 // Bytes in which a process receives the parts of ranks in others.
-int64_t exchange_bytes(const Config& config, int64_t part_bytes) {
-  return config.nnodes == 1 ? 0 : rank_transport_bytes(config.nnodes, part_bytes);
+int64_t exchange_bytes(const Config& config, const ExchangeSizes& sizes) {
+  return config.nnodes == 1 ? 0 : rank_transport_bytes(config.nnodes, sizes);
 }
 
 FixedMemory fixed_memory(const Config& config,
@@ -204,7 +204,7 @@ FixedMemory fixed_memory(const Config& config,
   FixedMemory fixed = {.file_bytes = planned.checkpoint->file_bytes(),
                        .weight_bytes = ranks.weight_bytes,
                        .rope_bytes_per_token = size * planned.model.rope_bytes(1),
-                       .arena_bytes = ranks.arena_bytes + exchange_bytes(config, ranks.part_bytes),
+                       .arena_bytes = ranks.arena_bytes + exchange_bytes(config, ranks.exchange),
                        .logits_bytes = chooses ? logits_bytes + sampler_bytes : 0,
                        .proposer_bytes = proposer_bytes(config, planned.bounds.max_seq_len),
                        .host_free_bytes = available_memory_bytes()};
@@ -218,7 +218,7 @@ FixedMemory fixed_memory(const Config& config,
       .largest = planned.largest};
   const DeviceSampling::Bounds sampling = sampling_bounds_of(config, vocab);
   fixed.rope_bytes_per_token = planned.model.rope_bytes(1);
-  fixed.arena_bytes += ModelRank::device_bytes(bounds, ranks.part_bytes, size) +
+  fixed.arena_bytes += ModelRank::device_bytes(bounds, ranks.exchange.part_bytes, size) +
                        DeviceSampling::device_bytes(sampling);
   fixed.logits_bytes = logits_bytes;
   fixed.device_free_bytes = target.free_bytes;
@@ -426,8 +426,9 @@ Expected<RankShapes> shape_ranks(const Config& config,
     add(ranks.arena_bytes, shapes.model->arena_bytes(planned.bounds));
     // Other stages have the same heads.
     if (i < local.at_once) add_heads(ranks.layouts, shapes.model->layer_groups(kv_dtype), add);
-    ranks.part_bytes =
-        std::max(ranks.part_bytes, ModelRank::part_bytes(*shapes.model, planned.bounds));
+    const ExchangeSizes sizes = ModelRank::exchange_sizes(*shapes.model, planned.bounds);
+    ranks.exchange = {std::max(ranks.exchange.part_bytes, sizes.part_bytes),
+                      std::max(ranks.exchange.returned_bytes, sizes.returned_bytes)};
     planned.largest.add(shapes.store->largest());
   }
   if (config.pipeline_parallel_size > 1) {

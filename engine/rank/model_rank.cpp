@@ -87,6 +87,13 @@ int64_t ModelRank::part_bytes(const Model& model, const StepBounds& step) {
   return std::max(model.max_part_bytes(step), chosen_bytes(step));
 }
 
+ExchangeSizes ModelRank::exchange_sizes(const Model& model, const StepBounds& step) {
+  const ModelConfig& config = model.config();
+  const int64_t row = config.hidden * static_cast<int64_t>(sizeof(float));
+  return {.part_bytes = part_bytes(model, step),
+          .returned_bytes = config.stage.count > 1 ? step.max_logits * row : 0};
+}
+
 int64_t ModelRank::pinned_bytes(const Bounds& bounds) { return DeviceBatch::bytes(bounds.batch); }
 
 Expected<std::unique_ptr<ModelRank>> ModelRank::create(const kernels::Device& device,

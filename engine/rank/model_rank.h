@@ -92,6 +92,9 @@ class ModelRank {
   // Bytes of the largest part that a rank sends in steps within these bounds.
   static int64_t part_bytes(const Model& model, const StepBounds& step);
 
+  // What it exchanges with other processes in such steps.
+  static ExchangeSizes exchange_sizes(const Model& model, const StepBounds& step);
+
   // Called once before the first job, if several ranks share the stage's layers.
   void connect(std::unique_ptr<Communicator> communicator) {
     communicator_ = std::move(communicator);

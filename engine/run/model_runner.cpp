@@ -67,6 +67,9 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
   }
   SLUICE_TRY_VOID(runner->connect(connect, config));
   if (runner->group_) SLUICE_TRY_VOID(runner->join_nodes(config, groups));
+  if (has_stage_alone(config)) {
+    runner->steps_in_flight_ = groups.steps_in_flight.value_or(config.pipeline_parallel_size);
+  }
   if (!runner->device().memory().is_host()) SLUICE_TRY_VOID(runner->record_steps(config));
   SLUICE_TRY_VOID(runner->add_sampling(config));
   runner->back_first();
@@ -152,9 +155,10 @@ Expected<void> ModelRunner::connect_nodes(RankGroup& group,
                                           const Config& config,
                                           const RankGroups& groups) {
   ModelRank& rank = *ranks_.front();
-  SLUICE_TRY(RankTransport made,
-             connect_processes(
-                 group, config.kv_transport, ModelRank::part_bytes(rank.model(), bounds_.step)));
+  SLUICE_TRY(
+      RankTransport made,
+      connect_processes(
+          group, config.kv_transport, ModelRank::exchange_sizes(rank.model(), bounds_.step)));
   if (groups.around_nodes) made.rank = groups.around_nodes(std::move(made.rank));
   has_stage_alone(config) ? rank.connect_stages(std::move(made.rank))
                           : rank.connect(std::move(made.rank));
@@ -370,14 +374,24 @@ void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch&
        .begun = sampling_->begun()});
 }
 
-void ModelRunner::run(const RankJob& job) {
-  for (const auto& links : links_) links->start(job);
+void ModelRunner::run(const RankJob& job, std::span<const std::unique_ptr<RankLinks>> links) {
+  for (const auto& each : links) each->start(job);
   ranks_.front()->run(job);
-  for (const auto& links : links_) links->finish();
+  for (const auto& each : links) each->finish();
 }
 
-void ModelRunner::compute_logits() {
-  if (!has_logits_) run({.kind = RankJob::Kind::kLogits});
+// The other stages have the job behind the step's layers, so that the rows come as soon as they are
+// there.
+void ModelRunner::begin_logits() {
+  if (has_logits_) return;
+  const RankJob job = {.kind = RankJob::Kind::kLogits};
+  steps_in_flight_ > 1 ? links_.front()->start(job) : run(job);
+}
+
+void ModelRunner::end_logits(const InputBatch& batch) {
+  const std::span<const int32_t> rows = batch.view().logits_indices;
+  if (steps_in_flight_ == 1 || rows.empty()) return;
+  run({.kind = RankJob::Kind::kLogits, .rows = rows}, std::span(links_).subspan(1));
 }
 
 void ModelRunner::compute_logits(std::span<const int32_t> rows) {

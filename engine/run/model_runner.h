@@ -52,10 +52,13 @@ class ModelRunner {
 
   // Copies the blocks of one step, then runs its layers. Pending tokens are read from sampling().
   void execute(std::span<const KvBlockCopy> copies, const InputBatch& batch);
-  // Computes logits() of at most max_rows() rows of that step; without `rows`, of all rows that
-  // choose a token.
+  // Computes logits() of at most max_rows() rows of that step. No other step is in flight.
   void compute_logits(std::span<const int32_t> rows);
-  void compute_logits();
+  // Compute logits() of all rows of that step that choose a token. end_logits() is called in the
+  // order of the steps; where steps_in_flight() > 1, that is where they are awaited and computed,
+  // and other steps may have been executed since.
+  void begin_logits();
+  void end_logits(const InputBatch& batch);
 
   // Returns the states after the last norm of at most max_rows() rows of that step, [rows][hidden]
   // in host memory, valid until the next call; null: a rank has failed.
@@ -84,13 +87,19 @@ class ModelRunner {
 
   [[nodiscard]] const DeviceSampling& sampling() const { return *sampling_; }
 
-  // Steps that the device's queue holds after the running one.
-  [[nodiscard]] int32_t queue_depth() const { return sampling_->chooses() ? 1 : 0; }
+  // Steps that may have begun before the oldest one's logits are awaited: with stages in other
+  // processes as many as there are, so that each has one to compute; else 1.
+  [[nodiscard]] int32_t steps_in_flight() const { return steps_in_flight_; }
+
+  // Steps that the device's queue, or the other stages, hold after the running one.
+  [[nodiscard]] int32_t queue_depth() const {
+    return sampling_->chooses() ? 1 : steps_in_flight_ - 1;
+  }
 
   // Whether rows may be queued after drafts that the running step judges: the device then corrects
   // their positions. Needs a single rank.
   [[nodiscard]] bool places_rows() const {
-    return queue_depth() > 0 && ranks_.size() == 1 &&
+    return sampling_->chooses() && ranks_.size() == 1 &&
            plan_.kv_groups.size() <= kernels::PlaceFollowingArgs::kMostGroups;
   }
 
@@ -159,8 +168,11 @@ class ModelRunner {
   // Joint work of connected ranks before the first step.
   Expected<void> record_steps(const Config& config);
   Expected<void> add_sampling(const Config& config);
-  // Runs a job on every rank.
-  void run(const RankJob& job);
+
+  // Runs a job on every rank, or those of this process.
+  void run(const RankJob& job) { run(job, links_); }
+
+  void run(const RankJob& job, std::span<const std::unique_ptr<RankLinks>> links);
 
   std::unique_ptr<RankGroup> group_;  // ranks in other processes; null: none
   Placement placement_;  // over all ranks
@@ -173,13 +185,14 @@ class ModelRunner {
   std::vector<std::unique_ptr<kernels::Device>> devices_;
   std::vector<std::unique_ptr<WeightStore>> weights_;
   std::vector<std::unique_ptr<ModelRank>> ranks_;
-  // To other processes and threads; none with one rank.
+  // To other processes, if any, and then threads; none with one rank.
   std::vector<std::unique_ptr<RankLinks>> links_;
   std::unique_ptr<DraftModel> draft_model_;
   std::unique_ptr<PackedCacheWriter> cache_writer_;
   // Host copies for logits() or embed(); empty where the host reads device memory.
   kernels::DeviceBuffer host_rows_;
   std::optional<DeviceSampling> sampling_;
+  int32_t steps_in_flight_ = 1;
   bool is_copying_ = false;  // a copy of logits is under way
   std::optional<DecodeBuckets> buckets_;  // on a device that records steps
   bool has_logits_ = false;  // for all sampling rows of the last step, if any

@@ -97,7 +97,8 @@ class RanksCheck {
     SLUICE_TRY(const uint64_t by_tcp, exchange(*own, kTcp));
     if (config_.kv_transport != "tcp") {
       SLUICE_TRY(RankTransport other,
-                 connect_processes(group_, config_.kv_transport, kMostWords * sizeof(uint32_t)));
+                 connect_processes(
+                     group_, config_.kv_transport, {.part_bytes = kMostWords * sizeof(uint32_t)}));
       own = std::move(other.rank);
       if (other.name == kSharedMemory) {
         SLUICE_TRY(const uint64_t by_memory, exchange(*own, kSharedMemory));

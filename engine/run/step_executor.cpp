@@ -138,6 +138,7 @@ void StepExecutor::release(std::span<const int32_t> ended_slots) {
 
 // A step with work for the host needs the previous step's tokens, and is finished at once.
 void StepExecutor::run(StepWork& work) {
+  finish_rows_of(work.order.ended_slots, work.number);
   take_requests(work.order);
   work.inputs.clear();
   for (SampledRequest& request : work.requests) add_inputs(work, request);
@@ -145,14 +146,27 @@ void StepExecutor::run(StepWork& work) {
   while (waits && num_finished_ < work.number) finish(this->work(num_finished_));
   work.follows = num_finished_ < work.number;
   begin(work);
-  if (!waits) return;
-  sampler_.bind(runner_.device().host_context(), work.inputs);
-  finish(work);
+  if (waits) finish(work);
 }
 
 bool StepExecutor::needs_host(const StepWork& work) const {
-  return !runner_.sampling().chooses() || !work.prompts.empty() || !work.embedded.empty() ||
+  if (!work.prompts.empty() || !work.embedded.empty()) return true;
+  if (runner_.steps_in_flight() > 1) return false;  // the host chooses as the step retires
+  return !runner_.sampling().chooses() ||
          !std::ranges::all_of(work.inputs, &SamplerInput::on_device);
+}
+
+// Finishes steps in front of step `end` up to the last one with rows of a request that has ended
+// since: after a failed chunk of a prompt, the next one may still be in flight.
+void StepExecutor::finish_rows_of(std::span<const int32_t> ended_slots, uint64_t end) {
+  if (runner_.steps_in_flight() == 1 || ended_slots.empty()) return;
+  const auto has_ended = [&](const SampledRequest& request) {
+    return std::ranges::find(ended_slots, request.slot) != ended_slots.end();
+  };
+  for (uint64_t number = end; number-- > num_finished_;) {
+    if (!std::ranges::any_of(work(number).requests, has_ended)) continue;
+    while (num_finished_ <= number) finish(work(num_finished_));
+  }
 }
 
 void StepExecutor::take_requests(StepOrder& order) {
@@ -207,7 +221,7 @@ void StepExecutor::begin(StepWork& work) {
   work.executed = Clock::now();
   score(work);
   embed(work);
-  runner_.compute_logits();
+  runner_.begin_logits();
   runner_.sampling().choose(runner_.exec(), work.number);
   for (size_t i = 0; i < work.inputs.size(); ++i) {
     if (!work.inputs[i].on_device) work.inputs[i].logits = runner_.begin_host_copy(i, 1);
@@ -215,16 +229,19 @@ void StepExecutor::begin(StepWork& work) {
 }
 
 void StepExecutor::finish(StepWork& work) {
+  sampler_.bind(runner_.device().host_context(), work.inputs);
+  runner_.end_logits(work.batch);
   const std::span<const kernels::SampleRow> chosen = runner_.sampling().wait(work.number);
   runner_.wait_for_host_copies();
   if (work.follows) settle(work);
   // In a device's queue this step waited for the previous one.
   work.started = std::max(work.started, finished_);
   finished_ = Clock::now();
-  if (runner_.sampling().chooses()) work.executed = finished_;
+  work.executed = runner_.sampling().chooses() ? finished_ : std::max(work.executed, work.started);
   // A step that a failed rank did not begin has no start time.
-  work.device_idle =
-      work.follows && !runner_.has_failed() ? runner_.sampling().idle_before(work.number) : 0;
+  work.device_idle = work.follows && runner_.sampling().chooses() && !runner_.has_failed()
+                         ? runner_.sampling().idle_before(work.number)
+                         : 0;
   for (SampledRequest& request : work.requests) check_first_row(request, work);
   const std::span<const SamplerResult> results =
       sampler_.sample(runner_.device().host_context(), work.inputs, chosen);

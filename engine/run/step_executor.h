@@ -12,7 +12,10 @@
 // device fills in pending tokens, and it starts the step before the host has seen the previous
 // results. If the host has work in a step (rows that it chooses, scores or embeds), the thread that
 // runs the step waits for it and the one before it; the step is then finished and must be retired
-// at once. On the CPU every step is of this kind.
+// at once. On the CPU every step is of this kind, unless the model's stages are processes: then
+// submit() runs rank 0's stage, and what the last one hands back is awaited as the step retires,
+// while the other stages work. Such steps are over disjoint requests, so that none waits for
+// another's tokens.
 #pragma once
 
 #include <chrono>
@@ -169,6 +172,7 @@ class StepExecutor {
   void take_requests(StepOrder& order);
   void add_inputs(StepWork& work, SampledRequest& request);
   [[nodiscard]] bool needs_host(const StepWork& work) const;
+  void finish_rows_of(std::span<const int32_t> ended_slots, uint64_t end);
   void begin(StepWork& work);
   void finish(StepWork& work);
   void check_first_row(SampledRequest& request, const StepWork& work);

@@ -4,6 +4,7 @@
 #include "engine/parallel/rank_group.h"
 
 #include <gtest/gtest.h>
+#include <xxhash.h>
 
 #include <array>
 #include <atomic>
@@ -18,6 +19,7 @@
 #include "engine/parallel/group_handshake.h"
 #include "engine/parallel/rank_transport.h"
 #include "engine/parallel/shared_ranks.h"
+#include "engine/parallel/stage_ranks.h"
 #include "engine/parallel/stream_ranks.h"
 
 namespace sluice {
@@ -105,8 +107,14 @@ int wrong_words(Communicator& own) {
   return wrong;
 }
 
-std::unique_ptr<Communicator> connect(RankGroup& group, const std::string& transport) {
-  auto made = connect_processes(group, transport, kMostWords * 4);
+std::unique_ptr<Communicator> connect(RankGroup& group,
+                                      const std::string& transport,
+                                      int64_t returned_bytes = 0) {
+  auto made = connect_processes(
+      group,
+      transport,
+      {.part_bytes = returned_bytes > 0 ? Communicator::kPassBytes : int64_t{kMostWords} * 4,
+       .returned_bytes = returned_bytes});
   CHECK(made.has_value());
   return std::move(made->rank);
 }
@@ -125,21 +133,22 @@ TEST(ProcessRanks, EveryRankSeesEveryPartOfEachRound) {
   }
 }
 
-// Words go from each rank to others, in pieces and in all sizes; ranks that have neither end do not
-// wait.
-TEST(ProcessRanks, WordsPassFromRankToRankAndTouchNoOther) {
+// Words go from each rank to the next one, in pieces and in all sizes; ranks that have neither end
+// do not wait.
+TEST(StageRanks, WordsPassFromRankToRankAndTouchNoOther) {
   for (const char* const transport : {"tcp", "shm", ""}) {
     for (const int32_t size : {2, 3, 4}) {
       const auto groups = group_of(size);
       auto local = make_local_ranks(size);
       std::atomic<int> wrong = 0;
       on_each(size, [&](int32_t rank) {
-        auto own = *transport == 0 ? std::move(local[static_cast<size_t>(rank)])
-                                   : connect(*groups[static_cast<size_t>(rank)], transport);
+        auto own = *transport == 0
+                       ? std::move(local[static_cast<size_t>(rank)])
+                       : connect(*groups[static_cast<size_t>(rank)], transport, kMostWords * 4);
         size_t round = 0;
         for (const size_t count : {size_t{1}, size_t{300}, size_t{1} << 18, size_t{700'001}}) {
           for (int32_t from = 0; from < size; ++from, ++round) {
-            const int32_t to = (from + 1 + static_cast<int32_t>(round) % (size - 1)) % size;
+            const int32_t to = (from + 1) % size;
             std::vector<uint32_t> words(count);
             for (size_t i = 0; i < count; ++i) words[i] = word(rank, round, i);
             if (!pass_all(*own, from, to, std::as_writable_bytes(std::span(words)))) ++wrong;
@@ -179,7 +188,7 @@ TEST(ProcessRanks, OneWithoutTheMemoryOfRank0LetsAllUseTcp) {
 TEST(ProcessRanks, MemoryThatIsInsistedOnIsRefusedWithTheRankThatLacksIt) {
   const auto groups = group_of(2);
   std::thread far([&] { decline_memory(*groups[1]); });
-  const auto made = connect_processes(*groups[0], "shm", 4096);
+  const auto made = connect_processes(*groups[0], "shm", {.part_bytes = 4096});
   far.join();
   ASSERT_FALSE(made.has_value());
   EXPECT_EQ(made.error().code, ErrorCode::kUnsupported);
@@ -239,17 +248,19 @@ TEST(StreamRanks, AWordThatChangesOnTheWayFailsTheGroupWithItsRank) {
   EXPECT_EQ(groups[0]->why(), "rank 1: its part of exchange 1 is not what it sent");
 }
 
-TEST(StreamRanks, AWordThatChangesBetweenStagesFailsTheGroupWithItsRank) {
+// Rank 1 gives a word with a hash that is not its own; rank 0 hands it on.
+TEST(StageRanks, AWordThatChangesOnTheWayFailsTheGroupWithItsRank) {
   const auto groups = group_of(3);
-  const std::array<std::byte, sizeof(uint32_t) + 2 * sizeof(uint64_t)> changed{};
-  EXPECT_TRUE(groups[1]->send(0, changed));
+  const uint64_t size = sizeof(uint32_t);
+  const std::array<uint64_t, 3> header = {size, XXH3_64bits(&size, sizeof(size)), 1};
+  std::array<std::byte, sizeof(header) + sizeof(uint32_t)> changed{};
+  std::memcpy(changed.data(), header.data(), sizeof(header));
+  const auto first = make_stream_stage(*groups[0]);
+  EXPECT_TRUE(groups[1]->send_rows(0, changed));
   uint32_t part = 0;
   const auto words = std::as_writable_bytes(std::span(&part, 1));
-  std::thread last([&] { EXPECT_FALSE(make_stream_rank(*groups[2])->pass(1, 2, words)); });
-  uint32_t other = 0;
-  EXPECT_FALSE(
-      make_stream_rank(*groups[0])->pass(1, 2, std::as_writable_bytes(std::span(&other, 1))));
-  last.join();
+  EXPECT_FALSE(make_stream_stage(*groups[2])->pass(1, 2, words));
+  EXPECT_FALSE(first->pass(2, 0, words));
   for (const int32_t rank : {0, 2}) {
     EXPECT_NE(groups[static_cast<size_t>(rank)]->why().find(
                   "rank 1: its part of exchange 1 is not what it sent"),
@@ -259,8 +270,10 @@ TEST(StreamRanks, AWordThatChangesBetweenStagesFailsTheGroupWithItsRank) {
 
 // Rank 1 has the memory under its rank, and changes its part before rank 0 reads it.
 void expect_named_in_memory(bool passes) {
+  constexpr ExchangeSizes kSizes = {.part_bytes = 4096, .returned_bytes = 4096};
   const auto groups = group_of(2);
-  auto memory = SharedSegment::make(static_cast<size_t>(shared_rank_bytes(2, 4096)));
+  auto memory = SharedSegment::make(static_cast<size_t>(
+      passes ? shared_stage_bytes(2, kSizes) : shared_rank_bytes(2, kSizes.part_bytes)));
   ASSERT_TRUE(memory.has_value());
   const std::span<std::byte> bytes = (*memory)->bytes();
   const auto soon = Clock::now() + std::chrono::seconds(5);
@@ -268,20 +281,28 @@ void expect_named_in_memory(bool passes) {
   ASSERT_TRUE(door.has_value() && (*memory)->hand_over(soon).has_value());
   auto taken = SharedSegment::take(**door, (*memory)->ticket(), soon);
   ASSERT_TRUE(taken.has_value());
+  const auto made = [&](size_t rank, auto segment) {
+    return passes ? make_shared_stage(*groups[rank], std::move(segment), kSizes)
+                  : make_shared_rank(*groups[rank], std::move(segment), kSizes.part_bytes);
+  };
   const auto send = [passes](Communicator& rank) {
     std::vector<uint32_t> part(1024, 0x01020304);
     const auto words = std::as_writable_bytes(std::span(part));
     return passes ? rank.pass(1, 0, words) : !rank.all_gather(words).empty();
   };
   std::thread other([&] {
-    const auto rank = make_shared_rank(*groups[1], std::move(*taken), 4096);
+    const auto rank = made(1, std::move(*taken));
     (void)send(*rank);
   });
-  // Rank 1's number comes after its part and hash; the part of odd calls is the last in memory.
+  // Rank 1's number comes after its part and hash.
   auto* const number = reinterpret_cast<uint32_t*>(bytes.data() + 128);
   while (std::atomic_ref(*number).load() == 0) std::this_thread::yield();
-  bytes.back() = std::byte{9};
-  const auto own = make_shared_rank(*groups[0], std::move(*memory), 4096);
+  // A gather's first part is the last one in memory; a border's second slot has its first call.
+  const size_t slot = 4096 + 4096;
+  std::byte& word = passes ? bytes[4096 + (2 + 1) * slot + 100] : bytes.back();
+  EXPECT_NE(word, std::byte{0});
+  word = std::byte{9};
+  const auto own = made(0, std::move(*memory));
   EXPECT_FALSE(send(*own));
   other.join();
   EXPECT_EQ(groups[0]->why(), "rank 1: its part of exchange 1 is not what it sent");
@@ -290,6 +311,72 @@ void expect_named_in_memory(bool passes) {
 TEST(SharedRanks, AWordThatChangesInMemoryFailsTheGroupWithItsRank) {
   expect_named_in_memory(false);
   expect_named_in_memory(true);
+}
+
+// Rank 0 gives the rows of four steps before it takes any back: no rank waits for it, whatever the
+// rows' sizes. Each rank adds its number to them.
+TEST(StageRanks, SeveralStepsGoRoundBeforeRankZeroTakesTheFirst) {
+  constexpr int32_t kSteps = 4;
+  constexpr size_t kWords[] = {1, 700'000, 64, 0, 300'000, 5, 262'144, 1};
+  for (const char* const transport : {"tcp", "shm"}) {
+    for (const int32_t size : {2, 3, 4}) {
+      const auto groups = group_of(size);
+      std::vector<std::unique_ptr<Communicator>> all(static_cast<size_t>(size));
+      on_each(size, [&](int32_t rank) {
+        const auto index = static_cast<size_t>(rank);
+        all[index] = connect(*groups[index], transport, 4 * 700'000);
+        Communicator& own = *all[index];
+        std::vector<uint32_t> rows;
+        const auto pass = [&](int32_t from) {
+          return pass_all(own, from, (from + 1) % size, std::as_writable_bytes(std::span(rows)));
+        };
+        for (size_t n = 0; n < std::size(kWords) + kSteps; ++n) {
+          if (rank == 0 && n >= kSteps) {
+            rows.assign(kWords[n - kSteps], 0);
+            EXPECT_TRUE(pass(size - 1));
+            const auto wanted = static_cast<uint32_t>(n - kSteps + size * (size - 1) / 2);
+            EXPECT_EQ(std::ranges::count(rows, wanted), static_cast<ptrdiff_t>(rows.size()));
+          }
+          if (n >= std::size(kWords)) continue;
+          rows.assign(kWords[n], static_cast<uint32_t>(n));
+          for (int32_t from = 0; from + 1 < size; ++from) {
+            if (rank == from + 1) {
+              EXPECT_TRUE(pass(from));
+              for (uint32_t& word : rows) word += static_cast<uint32_t>(rank);
+            } else if (rank == from) {
+              EXPECT_TRUE(pass(from));
+            }
+          }
+          if (rank + 1 == size) {
+            EXPECT_TRUE(pass(rank));
+          }
+        }
+      });
+      EXPECT_FALSE(groups[0]->has_failed()) << transport << " " << groups[0]->why();
+    }
+  }
+}
+
+// Rank 0, which waits for the last stage, and that one, which waits for another, know who is gone.
+TEST(StageRanks, AStageThatIsGoneFailsAllWithItsName) {
+  for (const char* const transport : {"tcp", "shm"}) {
+    auto groups = group_of(3);
+    const auto begun = Clock::now();
+    on_each(3, [&](int32_t rank) {
+      auto& own = groups[static_cast<size_t>(rank)];
+      auto made = connect_processes(*own, transport, {.part_bytes = 4096, .returned_bytes = 4096});
+      ASSERT_TRUE(made.has_value());
+      uint32_t word = 0;
+      const auto rows = std::as_writable_bytes(std::span(&word, 1));
+      if (rank == 1) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        made->rank.reset();
+        return own.reset();  // without an end, as if it were killed
+      }
+      EXPECT_FALSE(made->rank->pass(rank == 0 ? 2 : 1, rank, rows));
+    });
+    EXPECT_LT(Clock::now() - begun, std::chrono::seconds(5));
+  }
 }
 
 // Whoever has another state than most is named, on all ranks.

@@ -1,0 +1,30 @@
+// SPDX-License-Identifier: Apache-2.0
+// Stages of a model in processes, one each, as a ring of borders: each hands rows to the next one,
+// and the last one to rank 0. Calls of one border wait for no other, so that stages work on several
+// steps at a time. Rows carry a hash, and all_gather() is not for them.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+
+#include "engine/parallel/parallel.h"
+#include "engine/parallel/shared_segment.h"
+
+namespace sluice {
+
+class RankGroup;
+
+// Bytes of the shared segment, and that a rank takes by TCP.
+int64_t shared_stage_bytes(int32_t size, const ExchangeSizes& sizes);
+int64_t stream_stage_bytes(int32_t size, const ExchangeSizes& sizes);
+
+// In the segment, which is of that size and holds zeros at first. The group must outlive it.
+std::unique_ptr<Communicator> make_shared_stage(RankGroup& group,
+                                                std::unique_ptr<SharedSegment> segment,
+                                                const ExchangeSizes& sizes);
+
+// On the group's connections for rows: threads of rank 0 take what comes and hand on what is for
+// another rank.
+std::unique_ptr<Communicator> make_stream_stage(RankGroup& group);
+
+}  // namespace sluice
