@@ -33,7 +33,7 @@ class Plan:
         self.counts = {}
 
     @staticmethod
-    def draw(seed, links):
+    def draw(seed, links, kinds=KINDS):
         """`links`: how many bytes each usually has, by direction."""
         source = random.Random(seed)
         faults = {}
@@ -42,7 +42,7 @@ class Plan:
             # The beginning of what is said is worth as much as all the rest.
             at = source.randrange(source.choice((200, usual)))
             faults.setdefault(way, []).append(Fault(
-                source.choice(KINDS), at, source.choice((1, 3, 96, 1000)),
+                source.choice(kinds), at, source.choice((1, 3, 96, 1000)),
                 source.choice((0.05, 0.3, 1.5))))
         return Plan(faults)
 
