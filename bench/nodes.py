@@ -2,11 +2,13 @@
 # SPDX-License-Identifier: Apache-2.0
 """One model over two processes of one thread (--nnodes 2) beside one process of two threads.
 
-usage: bench/nodes.py --model FILE [--sluice build/sluice] [--streams 8] [--tokens 48] [--rounds 7]
+usage: bench/nodes.py --model FILE [--by stages] [--sluice build/sluice] [--streams 8] [--tokens 48]
+                      [--rounds 7]
 
 Two processors: the processes of a model over two are bound to one each, the whole one to both. All
 sides stay loaded and are measured in turns: the median time between tokens of streams that decode
-together. A ratio is the speed over that of the whole process in the same round. Of the time of the
+together. --by stages: each process has some of the layers, and half of the streams is in one while
+the other half is in the other; otherwise each has a share of every layer. A ratio is the speed over that of the whole process in the same round. Of the time of the
 others' threads nothing is taken off: on a machine that does something else the two that wait for each
 other lose more.
 """
@@ -33,9 +35,10 @@ class Nodes(Whole):
     """Node 1 ends with node 0."""
 
     def __init__(self, args, transport):
-        self.name = f"2 processes over {transport}"
+        self.name = f"2 processes by {args.by} over {transport}"
+        by = {"ranks": "--tensor-parallel-size", "stages": "--pipeline-parallel-size"}[args.by]
         common = ["serve", args.model, "--port", "0", "--threads", "1", "--nnodes", "2",
-                  "--tensor-parallel-size", "2", "--master-port", str(free_port()), "--kv-transport",
+                  by, "2", "--master-port", str(free_port()), "--kv-transport",
                   transport, "--max-num-seqs", str(args.streams), "--max-model-len", "512"]
         self.follower = subprocess.Popen(["taskset", "-c", "1", args.sluice, *common, "--node-rank", "1"],
                                          stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
@@ -44,6 +47,7 @@ class Nodes(Whole):
 
 def main():
     parser = flags(__doc__, tokens=48, rounds=7)
+    parser.add_argument("--by", default="ranks", choices=["ranks", "stages"])
     args = parser.parse_args()
     sides = [Whole(args), Nodes(args, "shm"), Nodes(args, "tcp")]
     ratios = {side.name: [] for side in sides[1:]}
