@@ -102,7 +102,7 @@ struct DeltaRuleArgs {
   const float* rate;     // [num_value_heads], negative
   const float* dt_bias;  // as a row of a
   bool decays_channels = false;
-  std::span<const int32_t> key_heads;  // [num_value_heads], in host memory
+  std::span<const int32_t> key_heads;  // [num_value_heads]
   int32_t num_rows;                    // replayed ones included
   int32_t num_key_heads;
   int32_t key_dim;    // a multiple of 16, at most kMaxStateKeys
