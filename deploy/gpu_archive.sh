@@ -52,6 +52,8 @@ ldd "$root"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
 mkdir -p "$root/golden/tokenizer"
 cp -r tests/golden/cuda tests/golden/tiny tests/golden/tensorcore tests/golden/w8a8 "$root/golden/"
 cp -r tests/golden/tokenizer/json "$root/golden/tokenizer/"
+mkdir -p "$root/golden/models"
+cp tests/golden/models/engine-{conv,delta,delta-mtp,halves,heads,mamba,two-mixers}.gguf "$root/golden/models/"
 cp deploy/gpu_run.sh "$root/run"
 cp bench/gpu_figures.py bench/gpu_peers.py bench/gpu_torch.py "$root/"
 git describe --always --dirty >"$root/commit" 2>/dev/null || echo unknown >"$root/commit"

@@ -134,14 +134,6 @@ Expected<void> check_attention(DeviceType device, int32_t head_dim, int32_t valu
                     "device");
 }
 
-Expected<void> check_recurrent(DeviceType device) {
-  if (device == DeviceType::kCpu) return {};
-  return make_error(ErrorCode::kUnsupported,
-                    "the CUDA backend has no kernels for recurrent layers and gated attention; "
-                    "--device cpu runs them",
-                    "device");
-}
-
 Expected<void> check_latent_attention(DeviceType device, int32_t latent_dim) {
   if (device != DeviceType::kCpu) {
     return make_error(ErrorCode::kUnsupported,

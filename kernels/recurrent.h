@@ -1,14 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
 // Layers that keep a state instead of every token: the short convolution, the gated delta rule and
 // Mamba-2. All are defined token by token in float32, so chunks, batches, prefix hits and threads
-// change no bit. The CPU backend alone has them: a loader refuses such layers elsewhere
-// (check_recurrent).
+// change no bit.
 #pragma once
 
 #include <cstdint>
 #include <span>
 
-#include "engine/core/status.h"
 #include "engine/core/types.h"
 #include "kernels/device.h"
 #include "kernels/gemm.h"
@@ -18,9 +16,6 @@ namespace sluice::kernels {
 inline constexpr int32_t kStateLanes = 16;  // channels or columns side by side in a state
 inline constexpr int32_t kMaxConvTaps = 8;
 inline constexpr int32_t kMaxStateKeys = 256;  // of a head: the rows of its state
-
-// kUnsupported, with the reason, where the device has no such operators.
-Expected<void> check_recurrent(DeviceType device);
 
 // The rows of a step by request, and where their states lie: block b holds the floats
 // [b * block_floats, (b + 1) * block_floats) of `states`. A request with the positions
@@ -102,7 +97,7 @@ struct DeltaRuleArgs {
   const float* rate;     // [num_value_heads], negative
   const float* dt_bias;  // as a row of a
   bool decays_channels = false;
-  std::span<const int32_t> key_heads;  // [num_value_heads], in host memory
+  std::span<const int32_t> key_heads;  // [num_value_heads]
   int32_t num_rows;                    // replayed ones included
   int32_t num_key_heads;
   int32_t key_dim;    // a multiple of 16, at most kMaxStateKeys

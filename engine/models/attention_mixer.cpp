@@ -70,25 +70,27 @@ Expected<std::unique_ptr<Mixer>> AttentionMixer::load(const ModelConfig& config,
 }
 
 // Finds the columns of queries and gates, which alternate by head.
-Expected<void> AttentionMixer::separate_gates(const WeightStore& weights) {
-  SLUICE_TRY_VOID(kernels::check_recurrent(weights.device()));
+void AttentionMixer::separate_gates(WeightStore& weights) {
   CHECK(!config_.fused_qkv);
+  std::vector<int32_t> queries;
+  std::vector<int32_t> gates;
   for (int32_t i = 0; i < layer_.num_heads * layer_.head_dim; ++i) {
     const int32_t column = i + i / layer_.head_dim * layer_.head_dim;
-    query_columns_.push_back(column);
-    gate_columns_.push_back(column + layer_.head_dim);
+    queries.push_back(column);
+    gates.push_back(column + layer_.head_dim);
   }
-  return {};
+  query_columns_ = weights.place(std::move(queries));
+  gate_columns_ = weights.place(std::move(gates));
 }
 
 // Finds the gate of each column of a head's output. Ranks project all gates: a head's is one row,
 // and shares are whole tiles of them.
-Expected<void> AttentionMixer::share_gates(const WeightStore& weights) {
-  SLUICE_TRY_VOID(kernels::check_recurrent(weights.device()));
+void AttentionMixer::share_gates(WeightStore& weights) {
+  std::vector<int32_t> gates;
   for (int32_t i = 0; i < out_width(); ++i) {
-    gate_columns_.push_back(layer_.share.heads.first + i / layer_.value_width());
+    gates.push_back(layer_.share.heads.first + i / layer_.value_width());
   }
-  return {};
+  gate_columns_ = weights.place(std::move(gates));
 }
 
 Expected<void> AttentionMixer::load_tensors(const std::string& prefix,
@@ -109,7 +111,7 @@ Expected<void> AttentionMixer::load_tensors(const std::string& prefix,
   const int64_t total = q + k + v;
   const bool bias = config_.qkv_bias;
   const int32_t parts_of_q = config_.gates_with_queries ? 2 : 1;
-  if (config_.gates_with_queries) SLUICE_TRY_VOID(separate_gates(weights));
+  if (config_.gates_with_queries) separate_gates(weights);
   using Parts = std::vector<Projection::Part>;
   Parts parts = config_.fused_qkv ? Parts{{fused, q, bias, {0, total}, q_rows},
                                           {fused, k, bias, {q, total}, k_rows},
@@ -127,7 +129,7 @@ Expected<void> AttentionMixer::load_tensors(const std::string& prefix,
   }
   const bool has_matrix = config_.attention_gate && !config_.gates_with_queries;
   if (has_matrix && config_.gates_heads) {
-    SLUICE_TRY_VOID(share_gates(weights));
+    share_gates(weights);
     parts.push_back({prefix + "attn_gate", whole_heads(), false, {}, {}});
   } else if (has_matrix) {
     CHECK_EQ(value_dim, head_dim);
@@ -368,12 +370,12 @@ void AttentionMixer::add_output_rows(const LinearInput& out_in, kernels::RowStep
 
 void AttentionMixer::select_gates(const ForwardContext& context) const {
   const bool of_heads = config_.gates_heads;
-  const auto select = [&](const std::vector<int32_t>& columns, float* to, int64_t to_stride) {
+  const auto select = [&](const DeviceInts& columns, float* to, int64_t to_stride) {
     kernels::select_columns(context.exec,
                             {.x = of_heads ? buffers_.head_gates : buffers_.gated_queries,
                              .x_stride = of_heads ? whole_heads() : 2 * q_width(),
                              .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
-                             .columns = columns,
+                             .columns = columns.span(),
                              .absent = 0,
                              .out = to,
                              .out_stride = to_stride});

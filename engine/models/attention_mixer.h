@@ -52,8 +52,8 @@ class AttentionMixer final : public Mixer {
   AttentionMixer(const ModelConfig& config, const LayerConfig& layer)
       : config_(config), layer_(layer) {}
 
-  Expected<void> separate_gates(const WeightStore& weights);
-  Expected<void> share_gates(const WeightStore& weights);
+  void separate_gates(WeightStore& weights);
+  void share_gates(WeightStore& weights);
   Expected<void> load_norms(const std::string& prefix, WeightStore& weights);
   Expected<void> load_tensors(const std::string& prefix, int32_t bits, WeightStore& weights);
   Buffers layout(const StepBounds& bounds, Arena& arena) const;
@@ -117,8 +117,8 @@ class AttentionMixer final : public Mixer {
 
   const ModelConfig& config_;
   const LayerConfig& layer_;
-  std::vector<int32_t> query_columns_;  // of gated_queries; empty: gates are apart or none
-  std::vector<int32_t> gate_columns_;
+  DeviceInts query_columns_;  // of gated_queries; empty: gates are apart or none
+  DeviceInts gate_columns_;
   Projection qkv_;
   Projection out_;
   DeviceFloats q_norm_, k_norm_;

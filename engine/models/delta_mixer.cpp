@@ -31,7 +31,6 @@ Expected<std::unique_ptr<Mixer>> DeltaMixer::load(const ModelConfig& config,
                                                   int32_t activation_bits,
                                                   WeightStore& weights) {
   const DeltaConfig& delta = config.delta;
-  SLUICE_TRY_VOID(kernels::check_recurrent(weights.device()));
   SLUICE_TRY_VOID(check_lanes(weights, "key heads of delta layers", delta.key_dim));
   SLUICE_TRY_VOID(check_lanes(weights, "value heads of delta layers", delta.value_dim));
   const std::string prefix = "blk." + std::to_string(layer) + ".";
@@ -40,6 +39,7 @@ Expected<std::unique_ptr<Mixer>> DeltaMixer::load(const ModelConfig& config,
   SLUICE_TRY_VOID(mixer->load_input(prefix, activation_bits, weights));
   SLUICE_TRY_VOID(mixer->load_conv_weights(prefix, weights));
   SLUICE_TRY_VOID(mixer->load_vectors(prefix, weights));
+  mixer->key_heads_read_ = weights.place(mixer->key_of_value_);
   const char* const name = delta.decays_channels() ? "attn_output" : "delta_out";
   const std::array<Projection::Part, 1> out = {{{prefix + name, config.hidden}}};
   const int64_t width = int64_t{delta.num_value_heads} * delta.value_dim;
@@ -95,7 +95,9 @@ Expected<void> DeltaMixer::load_input(const std::string& prefix,
   }
   SLUICE_TRY(in_, Projection::load(weights, parts, config_.hidden, bits));
   for (const PackedWeight& weight : in_.weights()) stored_ += weight.n;
-  if (joins_gates || joins_betas) add_columns_by_key_head(joins_gates, joins_betas);
+  if (joins_gates || joins_betas) {
+    columns_ = weights.place(columns_by_key_head(joins_gates, joins_betas));
+  }
   return {};
 }
 
@@ -119,12 +121,13 @@ Expected<void> DeltaMixer::load_narrow(const std::string& prefix,
 }
 
 // A joined matrix has, for each key head, its rows of q, k, v and z, or of b and a.
-void DeltaMixer::add_columns_by_key_head(bool joins_gates, bool joins_betas) {
+std::vector<int32_t> DeltaMixer::columns_by_key_head(bool joins_gates, bool joins_betas) const {
   const int32_t key = delta_.key_dim;
   const int32_t value = delta_.value_dim;
   const int32_t group = delta_.num_value_heads / delta_.num_key_heads;
-  const auto append = [this](int32_t first, int32_t width) {
-    for (int32_t i = 0; i < width; ++i) columns_.push_back(first + i);
+  std::vector<int32_t> columns;
+  const auto append = [&columns](int32_t first, int32_t width) {
+    for (int32_t i = 0; i < width; ++i) columns.push_back(first + i);
   };
   if (joins_gates) {
     const int32_t of_head = 2 * (key + group * value);
@@ -154,6 +157,7 @@ void DeltaMixer::add_columns_by_key_head(bool joins_gates, bool joins_betas) {
   } else {
     append(begin, 2 * delta_.num_value_heads);
   }
+  return columns;
 }
 
 // Files have those of q, k and v in one tensor or in three.
@@ -292,7 +296,7 @@ void DeltaMixer::project_rows(const ForwardContext& context, const LinearInput& 
                           {.x = buffers_.stored,
                            .x_stride = stored_,
                            .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
-                           .columns = columns_,
+                           .columns = columns_.span(),
                            .absent = 0,
                            .out = buffers_.rows,
                            .out_stride = stride()});
@@ -327,7 +331,7 @@ void DeltaMixer::run_delta(const ForwardContext& context, const LayerCache& cach
                        .rate = rate_.data() + first,
                        .dt_bias = dt_bias_.data() + first_bias,
                        .decays_channels = delta_.decays_channels(),
-                       .key_heads = key_of_value_,
+                       .key_heads = key_heads_read_.span(),
                        .num_rows = num_state_rows(context.batch),
                        .num_key_heads = key_heads_.count,
                        .key_dim = delta_.key_dim,

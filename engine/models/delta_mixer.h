@@ -58,7 +58,7 @@ class DeltaMixer final : public Mixer {
   Expected<void> load_conv_weights(const std::string& prefix, WeightStore& weights);
   Expected<void> load_vectors(const std::string& prefix, WeightStore& weights);
   Expected<void> load_narrow(const std::string& prefix, int32_t bits, WeightStore& weights);
-  void add_columns_by_key_head(bool joins_gates, bool joins_betas);
+  [[nodiscard]] std::vector<int32_t> columns_by_key_head(bool joins_gates, bool joins_betas) const;
   Buffers layout(const StepBounds& bounds, Arena& arena) const;
   void project_rows(const ForwardContext& context, const LinearInput& in) const;
   void project_narrow(const ForwardContext& context, const LinearInput& in) const;
@@ -100,7 +100,8 @@ class DeltaMixer final : public Mixer {
   DeviceFloats conv_;  // [taps][channels]
   DeviceFloats rate_, dt_bias_, norm_;
   std::vector<int32_t> key_of_value_;  // by value head, both counted among this rank's
-  std::vector<int32_t> columns_;       // of the stored row, by column; empty: the same
+  DeviceInts key_heads_read_;          // the same, for operators
+  DeviceInts columns_;                 // of the stored row, by column; empty: the same
   int32_t stored_ = 0;                 // columns of a stored row
   Buffers buffers_;
 };

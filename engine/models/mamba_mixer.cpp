@@ -40,7 +40,6 @@ Expected<std::unique_ptr<Mixer>> MambaMixer::load(const ModelConfig& config,
                                                   int32_t layer,
                                                   int32_t activation_bits,
                                                   WeightStore& weights) {
-  SLUICE_TRY_VOID(kernels::check_recurrent(weights.device()));
   SLUICE_TRY_VOID(check_lanes(weights, "state of Mamba-2 layers", config.mamba.state_dim));
   SLUICE_TRY_VOID(check_lanes(weights, "heads of Mamba-2 layers", config.mamba.head_dim));
   const std::string prefix = "blk." + std::to_string(layer) + ".";

@@ -389,9 +389,10 @@ struct ForwardBatch {
   std::span<const int32_t> seq_lens;         // [num_reqs]
   std::span<const int32_t> logits_indices;   // rows that a token is sampled from
   // Rows of each request that states take again, as offsets among all of those, and its drafts, the
-  // last rows. In host memory.
+  // last rows. With either both are there.
   std::span<const int32_t> replay_start_loc = {};  // [num_reqs + 1]; empty: none
   std::span<const int32_t> num_drafts = {};        // [num_reqs]; empty: none
+  int32_t num_replayed = 0;                        // rows of all requests
   // Places in token_ids that the thread which runs the step fills before the layers.
   std::span<const kernels::PendingToken> pending_tokens = {};
   // Rows behind drafts that the previous step judges, corrected by the same thread, and those

@@ -13,7 +13,6 @@ Expected<std::unique_ptr<Mixer>> ShortConvMixer::load(const ModelConfig& config,
                                                       int32_t layer,
                                                       int32_t activation_bits,
                                                       WeightStore& weights) {
-  SLUICE_TRY_VOID(kernels::check_recurrent(weights.device()));
   SLUICE_TRY_VOID(check_lanes(weights, "channels of short convolutions", config.hidden));
   const std::string prefix = "blk." + std::to_string(layer) + ".";
   std::unique_ptr<ShortConvMixer> mixer(

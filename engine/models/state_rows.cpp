@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/models/state_rows.h"
 
-#include <algorithm>
-
 namespace sluice {
 
 kernels::StateTable state_table(const ForwardBatch& batch, const LayerCache& cache, size_t plane) {
@@ -21,8 +19,7 @@ kernels::StateTable state_table(const ForwardBatch& batch, const LayerCache& cac
 }
 
 int32_t num_state_rows(const ForwardBatch& batch) {
-  const int32_t replayed = batch.replay_start_loc.empty() ? 0 : batch.replay_start_loc.back();
-  return static_cast<int32_t>(batch.token_ids.size()) + replayed;
+  return static_cast<int32_t>(batch.token_ids.size()) + batch.num_replayed;
 }
 
 int64_t most_state_rows(const StepBounds& bounds, const ModelConfig& config) {
@@ -48,9 +45,7 @@ void replay_rows(const ForwardContext& context,
                  int64_t row_stride,
                  const ReplayedColumns& columns) {
   const ForwardBatch& batch = context.batch;
-  const bool has_any = num_state_rows(batch) > static_cast<int32_t>(batch.token_ids.size()) ||
-                       std::ranges::any_of(batch.num_drafts, [](int32_t n) { return n > 0; });
-  if (!has_any) return;
+  if (batch.num_drafts.empty()) return;
   kernels::replay_rows(context.exec,
                        {.rows = rows,
                         .row_stride = row_stride,

@@ -38,8 +38,9 @@ std::vector<int32_t> DecodeBuckets::sizes_of(const Config& config, int32_t max_r
   return sizes;
 }
 
-DecodeBuckets::DecodeBuckets(std::vector<int32_t> sizes, size_t num_kv_groups)
+DecodeBuckets::DecodeBuckets(std::vector<int32_t> sizes, size_t num_kv_groups, bool has_states)
     : sizes_(std::move(sizes)),
+      has_states_(has_states),
       slot_mapping_(num_kv_groups),
       slot_mapping_views_(num_kv_groups),
       block_tables_(num_kv_groups),
@@ -57,6 +58,7 @@ DecodeBuckets::DecodeBuckets(std::vector<int32_t> sizes, size_t num_kv_groups)
 std::optional<size_t> DecodeBuckets::find(const ForwardBatch& batch) const {
   const size_t rows = batch.token_ids.size();
   if (rows == 0 || batch.logits_indices.size() != rows) return {};
+  if (has_states_ && !batch.num_drafts.empty()) return {};
   const auto found = std::ranges::lower_bound(sizes_, static_cast<int32_t>(rows));
   if (found == sizes_.end()) return {};
   return static_cast<size_t>(found - sizes_.begin());
@@ -101,7 +103,7 @@ ForwardBatch DecodeBuckets::pad(const ForwardBatch& batch, size_t bucket) {
   query_start_loc_.resize(rows + 1, batch.query_start_loc.back());
   result.seq_lens = seq_lens_;
   result.query_start_loc = query_start_loc_;
-  result.replay_start_loc = {};  // devices have no states, and what warms up has no drafts
+  result.replay_start_loc = {};  // drafts are rows like others here
   result.num_drafts = {};
   result.token_ids = padded(batch.token_ids, rows, TokenId{0}, token_ids_);
   result.positions = padded(batch.positions, rows, 0, positions_);

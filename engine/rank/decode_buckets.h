@@ -2,8 +2,9 @@
 // Pads steps in which every row chooses a token to one of a few sizes, so that the layers of such a
 // step can be recorded once per size and replayed. Each row counts as a request of one token:
 // drafts are rows with the block table of their request. A padding row belongs to no request, has
-// token 0 and a negative slot: it costs its share of the products and writes no KV. Used on the
-// thread that runs the steps.
+// token 0 and a negative slot: it costs its share of the products and writes no KV. Drafts of a
+// model with states are no rows of their own: steps with them have no bucket. Used on the thread
+// that runs the steps.
 #pragma once
 
 #include <cstddef>
@@ -25,12 +26,12 @@ class DecodeBuckets {
   // --enforce-eager.
   static std::vector<int32_t> sizes_of(const Config& config, int32_t max_rows);
 
-  DecodeBuckets(std::vector<int32_t> sizes, size_t num_kv_groups);
+  DecodeBuckets(std::vector<int32_t> sizes, size_t num_kv_groups, bool has_states = false);
 
   [[nodiscard]] std::span<const int32_t> sizes() const { return sizes_; }
 
-  // Returns the smallest bucket for this step; none when some row chooses no token or the step has
-  // more rows than the largest bucket.
+  // Returns the smallest bucket for this step; none when some row chooses no token, the step has
+  // more rows than the largest bucket, or states take back or again some of them.
   [[nodiscard]] std::optional<size_t> find(const ForwardBatch& batch) const;
 
   // Returns the step padded to the bucket's number of rows, which must be at least its own. Block
@@ -41,6 +42,7 @@ class DecodeBuckets {
   void split(const ForwardBatch& batch, ForwardBatch& result);
 
   std::vector<int32_t> sizes_;
+  bool has_states_;
   std::vector<TokenId> token_ids_;
   std::vector<int32_t> positions_;
   std::vector<int32_t> query_start_loc_;

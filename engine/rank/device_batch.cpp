@@ -29,6 +29,8 @@ DeviceBatch::Places DeviceBatch::places(const InputBatch::Bounds& bounds) {
   places.pending_tokens = take(seqs * static_cast<int64_t>(sizeof(kernels::PendingToken)));
   places.following = take(bounds.max_rows * static_cast<int64_t>(sizeof(kernels::FollowingRow)));
   places.judged_drafts = take(bounds.max_rows * kInt);
+  places.replay_start_loc = take((seqs + 1) * kInt);
+  places.num_drafts = take(seqs * kInt);
   for (size_t i = 0; i < bounds.tables.size(); ++i) {
     places.slot_mapping.push_back(take(tokens * static_cast<int64_t>(sizeof(int64_t))));
   }
@@ -58,7 +60,7 @@ Expected<DeviceBatch> DeviceBatch::create(kernels::DeviceMemory& memory,
   batch.sent_ = memory.make_event();
   batch.slot_mapping_.resize(bounds.tables.size());
   batch.block_tables_.resize(bounds.tables.size());
-  batch.parts_.reserve(8 + 2 * bounds.tables.size());
+  batch.parts_.reserve(10 + 2 * bounds.tables.size());
   return batch;
 }
 
@@ -138,6 +140,9 @@ ForwardBatch DeviceBatch::upload(const ForwardBatch& host) {
       .query_start_loc = stage(places_.query_start_loc, host.query_start_loc),
       .seq_lens = stage(places_.seq_lens, host.seq_lens),
       .logits_indices = stage(places_.logits_indices, host.logits_indices),
+      .replay_start_loc = stage(places_.replay_start_loc, host.replay_start_loc),
+      .num_drafts = stage(places_.num_drafts, host.num_drafts),
+      .num_replayed = host.num_replayed,
       .pending_tokens = stage(places_.pending_tokens, host.pending_tokens),
       .following = stage(places_.following, host.following),
       .judged_drafts = stage(places_.judged_drafts, host.judged_drafts),

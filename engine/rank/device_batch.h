@@ -50,7 +50,7 @@ class DeviceBatch {
 
   struct Places {
     Place token_ids, positions, query_start_loc, seq_lens, logits_indices, pending_tokens;
-    Place following, judged_drafts;
+    Place following, judged_drafts, replay_start_loc, num_drafts;
     std::vector<Place> slot_mapping;  // by group
     Place rows;
     std::vector<Place> block_tables;  // by group

@@ -182,13 +182,18 @@ void InputBatch::resolve(const kernels::ExecContext& host,
 }
 
 ForwardBatch InputBatch::view() const {
+  const int32_t num_replayed = replay_start_loc_.back();
+  const bool has_drafts =
+      num_replayed > 0 || std::ranges::any_of(num_drafts_, [](int32_t n) { return n > 0; });
+  using Counts = std::span<const int32_t>;
   return {.token_ids = token_ids_,
           .positions = positions_,
           .query_start_loc = query_start_loc_,
           .seq_lens = seq_lens_,
           .logits_indices = logits_indices_,
-          .replay_start_loc = replay_start_loc_,
-          .num_drafts = num_drafts_,
+          .replay_start_loc = has_drafts ? Counts(replay_start_loc_) : Counts(),
+          .num_drafts = has_drafts ? Counts(num_drafts_) : Counts(),
+          .num_replayed = num_replayed,
           .pending_tokens = pending_tokens_,
           .following = following_,
           .judged_drafts = judged_drafts_,

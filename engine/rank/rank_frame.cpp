@@ -224,6 +224,7 @@ Expected<void> RankFrameReader::read_layers(std::span<const std::byte> payload) 
            .logits_indices = logits_indices_,
            .replay_start_loc = replay_start_loc_,
            .num_drafts = num_drafts_,
+           .num_replayed = replay_start_loc_.empty() ? 0 : replay_start_loc_.back(),
            .slot_mapping = slot_mapping_views_,
            .block_tables = block_table_views_,
            .block_table_strides = block_table_strides_,

@@ -344,7 +344,7 @@ Expected<void> ModelRunner::record_steps(const Config& config) {
       DecodeBuckets::sizes_of(config, most_recorded_rows(bounds_.step));
   SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.warm_up(sizes); }));
   SLUICE_TRY_VOID(on_each([&](ModelRank& rank) { return rank.record_steps(sizes); }));
-  buckets_.emplace(sizes, plan_.kv_groups.size());
+  buckets_.emplace(sizes, plan_.kv_groups.size(), model().is_recurrent());
   return {};
 }
 

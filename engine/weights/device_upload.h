@@ -29,7 +29,7 @@ class DeviceUpload {
     for (Piece& piece : upload.pieces_) {
       SLUICE_TRY(piece.bytes,
                  kernels::DeviceBuffer::allocate_pinned(
-                     memory, std::clamp(bytes, kFloat, kPieceBytes), "weights on their way"));
+                     memory, std::clamp(bytes, kValue, kPieceBytes), "weights on their way"));
       piece.sent = memory.make_event();
     }
     return upload;
@@ -61,20 +61,20 @@ class DeviceUpload {
     return {};
   }
 
-  void floats(std::span<const float> values, std::byte* to) {
-    const auto* const from = reinterpret_cast<const std::byte*>(values.data());
-    const int64_t size = piece_bytes() / kFloat * kFloat;
-    const auto total = static_cast<int64_t>(values.size_bytes());
+  // Uploads values of 4 bytes.
+  void values(std::span<const std::byte> from, std::byte* to) {
+    const int64_t size = piece_bytes() / kValue * kValue;
+    const auto total = static_cast<int64_t>(from.size());
     for (int64_t begin = 0; begin < total; begin += size) {
       const int64_t bytes = std::min(size, total - begin);
       const Piece& piece = free_piece();
-      std::copy_n(from + begin, bytes, piece.bytes.data());
+      std::copy_n(from.data() + begin, bytes, piece.bytes.data());
       send(piece, to + begin, bytes);
     }
   }
 
  private:
-  static constexpr int64_t kFloat = sizeof(float);
+  static constexpr int64_t kValue = 4;
   static constexpr size_t kPieces = 2;
   static constexpr int64_t kPieceBytes = kBytes / static_cast<int64_t>(kPieces);
 

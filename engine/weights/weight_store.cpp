@@ -234,15 +234,24 @@ Expected<void> WeightStore::allocate_on(kernels::DeviceMemory& memory, int64_t b
   return {};
 }
 
-DeviceFloats WeightStore::place(std::vector<float> values) {
-  if (device_ == DeviceType::kCpu || values.empty()) return DeviceFloats(std::move(values));
+template <typename T>
+DeviceValues<T> WeightStore::place_values(std::vector<T> values) {
+  if (device_ == DeviceType::kCpu || values.empty()) return DeviceValues<T>(std::move(values));
   const int64_t begin = packed_bytes_;
-  packed_bytes_ += align_up(static_cast<int64_t>(values.size() * sizeof(float)), 64);
+  packed_bytes_ += align_up(static_cast<int64_t>(values.size() * sizeof(T)), 64);
   if (!upload_) return {nullptr, values.size()};
   CHECK_LE(packed_bytes_, static_cast<int64_t>(arena_.size()));
   std::byte* const to = arena_.data() + begin;
-  upload_->floats(values, to);
-  return {reinterpret_cast<const float*>(to), values.size()};
+  upload_->values(std::as_bytes(std::span(values)), to);
+  return {reinterpret_cast<const T*>(to), values.size()};
+}
+
+DeviceFloats WeightStore::place(std::vector<float> values) {
+  return place_values(std::move(values));
+}
+
+DeviceInts WeightStore::place(std::vector<int32_t> values) {
+  return place_values(std::move(values));
 }
 
 WeightInputs WeightStore::inputs_of(std::string_view name) const {
@@ -255,8 +264,7 @@ WeightInputs WeightStore::inputs_of(std::string_view name) const {
 Expected<const CheckpointTensor*> WeightStore::take(const std::string& name) {
   const CheckpointTensor* tensor = checkpoint_.find(name);
   if (tensor == nullptr) {
-    return make_error(ErrorCode::kDataLoss,
-                      checkpoint_.place_of(name) + " is missing");
+    return make_error(ErrorCode::kDataLoss, checkpoint_.place_of(name) + " is missing");
   }
   taken_.insert(tensor->name);
   return tensor;
@@ -415,7 +423,8 @@ void WeightStore::upload_scales(const PackedWeight& weight,
                    cut.data());
     scales = std::move(cut);
   }
-  upload_->floats(scales, dst + matrix_scales_offset(weight.format, weight.n, columns));
+  upload_->values(std::as_bytes(std::span(scales)),
+                  dst + matrix_scales_offset(weight.format, weight.n, columns));
 }
 
 Expected<std::vector<float>> WeightStore::vector(const std::string& name,
@@ -433,8 +442,8 @@ Expected<std::vector<float>> WeightStore::vector(const std::string& name,
   if (!is_row || found != wanted || static_cast<int64_t>(tensor->dims[0]) != n) {
     return make_error(
         ErrorCode::kDataLoss,
-        checkpoint_.place_of(name) + ": found " + std::to_string(found) +
-            " elements in " + std::to_string(tensor->num_dims) + " dimensions, expected [" +
+        checkpoint_.place_of(name) + ": found " + std::to_string(found) + " elements in " +
+            std::to_string(tensor->num_dims) + " dimensions, expected [" +
             (slice.total == 0 ? "" : std::to_string(slice.total) + ", ") + std::to_string(n) + "]");
   }
   SLUICE_TRY(DecodedRow row,

@@ -46,26 +46,32 @@ struct MatrixShare {
   int64_t end_column = 0;  // 0: all
 };
 
-// Floats in operators' memory, such as a norm or a bias.
-class DeviceFloats {
+// Values in operators' memory.
+template <typename T>
+class DeviceValues {
  public:
-  DeviceFloats() = default;
+  DeviceValues() = default;
 
-  explicit DeviceFloats(std::vector<float> host) : host_(std::move(host)), size_(host_.size()) {}
+  explicit DeviceValues(std::vector<T> host) : host_(std::move(host)), size_(host_.size()) {}
 
-  DeviceFloats(const float* on_device, size_t size) : on_device_(on_device), size_(size) {}
+  DeviceValues(const T* on_device, size_t size) : on_device_(on_device), size_(size) {}
 
-  [[nodiscard]] const float* data() const { return host_.empty() ? on_device_ : host_.data(); }
+  [[nodiscard]] const T* data() const { return host_.empty() ? on_device_ : host_.data(); }
 
   [[nodiscard]] size_t size() const { return size_; }
 
   [[nodiscard]] bool empty() const { return size_ == 0; }
 
+  [[nodiscard]] std::span<const T> span() const { return {data(), size_}; }
+
  private:
-  std::vector<float> host_;
-  const float* on_device_ = nullptr;  // set on a device with memory of its own
+  std::vector<T> host_;
+  const T* on_device_ = nullptr;  // set on a device with memory of its own
   size_t size_ = 0;
 };
+
+using DeviceFloats = DeviceValues<float>;  // such as a norm or a bias
+using DeviceInts = DeviceValues<int32_t>;  // such as a list of columns
 
 // A checkpoint's hints on the rows that a matrix is multiplied with.
 struct WeightInputs {
@@ -171,6 +177,7 @@ class WeightStore {
 
   // Puts the values where operators read them.
   DeviceFloats place(std::vector<float> values);
+  DeviceInts place(std::vector<int32_t> values);
 
   // A store of the same checkpoint that never allocates.
   [[nodiscard]] WeightStore without_data() const {
@@ -201,6 +208,8 @@ class WeightStore {
                                         int64_t n,
                                         int64_t k,
                                         const MatrixShare& share) const;
+  template <typename T>
+  DeviceValues<T> place_values(std::vector<T> values);
   // Counts the matrix and returns its address; null without allocate().
   std::byte* add(const PackedWeight& weight);
   Expected<PackedWeight> random_matrix(const std::string& name,

@@ -363,27 +363,26 @@ void scatter_kv_blocks(const ExecContext& ctx, const KvBlocksArgs& args) {
   launch_scatter_kv_blocks(ctx.stream, args);
 }
 
-// Refused when the model was loaded (check_recurrent).
-void replay_rows(const ExecContext&, const ReplayRowsArgs&) {
-  SLUICE_UNREACHABLE("cuda replay_rows");
+void replay_rows(const ExecContext& ctx, const ReplayRowsArgs& args) {
+  launch_replay_rows(ctx.stream, args);
 }
 
-void short_conv(const ExecContext&, const ShortConvArgs&) {
-  SLUICE_UNREACHABLE("cuda short_conv");
+void short_conv(const ExecContext& ctx, const ShortConvArgs& args) {
+  launch_short_conv(ctx.stream, args);
 }
 
-void delta_rule(const ExecContext&, const DeltaRuleArgs&) {
-  SLUICE_UNREACHABLE("cuda delta_rule");
+void delta_rule(const ExecContext& ctx, const DeltaRuleArgs& args) {
+  launch_delta_rule(ctx.stream, args);
 }
 
-void mamba2(const ExecContext&, const Mamba2Args&) { SLUICE_UNREACHABLE("cuda mamba2"); }
+void mamba2(const ExecContext& ctx, const Mamba2Args& args) { launch_mamba2(ctx.stream, args); }
 
-void gated_squares(const ExecContext&, const GatedSquaresArgs&) {
-  SLUICE_UNREACHABLE("cuda gated_squares");
+void gated_squares(const ExecContext& ctx, const GatedSquaresArgs& args) {
+  launch_gated_squares(ctx.stream, args);
 }
 
-void group_norm(const ExecContext&, const GroupNormArgs&) {
-  SLUICE_UNREACHABLE("cuda group_norm");
+void group_norm(const ExecContext& ctx, const GroupNormArgs& args) {
+  launch_group_norm(ctx.stream, args);
 }
 
 // Refused when the model was loaded (check_latent_attention).

@@ -17,6 +17,7 @@
 #include "kernels/moe.h"
 #include "kernels/norm.h"
 #include "kernels/partial_sums.h"
+#include "kernels/recurrent.h"
 #include "kernels/rope.h"
 #include "kernels/sampling.h"
 
@@ -279,5 +280,14 @@ void launch_join_parts(Stream stream,
                        const JoinPartsArgs& args,
                        const ExpertMatrices* experts = nullptr);
 void launch_row_magnitudes(Stream stream, const RowMagnitudesArgs& args);
+
+// Blocks of states are aligned to 16 bytes. No GPU has run these.
+void launch_replay_rows(Stream stream, const ReplayRowsArgs& args);
+void launch_short_conv(Stream stream, const ShortConvArgs& args);
+void launch_delta_rule(Stream stream, const DeltaRuleArgs& args);
+void launch_mamba2(Stream stream, const Mamba2Args& args);
+void launch_gated_squares(Stream stream, const GatedSquaresArgs& args);
+// The array of `args.parts` is in host memory.
+void launch_group_norm(Stream stream, const GroupNormArgs& args);
 
 }  // namespace sluice::kernels::cuda

@@ -126,6 +126,21 @@ TEST(DecodeBuckets, RowsOfDraftsAreRequestsOnTheBlocksOfTheirOwn) {
             (std::vector<int32_t>{11, 12, 13, 14, 13, 14}));
 }
 
+// A state takes drafts back or again, which rows that count as requests of their own cannot.
+TEST(DecodeBuckets, DraftsOfAModelWithStatesHaveNone) {
+  const DecodeBuckets buckets({4}, 2, true);
+  Decodes two(2);
+  EXPECT_EQ(buckets.find(two.view()), 0U);
+  const std::vector<int32_t> replays = {0, 1, 1};
+  const std::vector<int32_t> drafts = {0, 0};
+  ForwardBatch step = two.view();
+  step.replay_start_loc = replays;
+  step.num_drafts = drafts;
+  step.num_replayed = 1;
+  EXPECT_FALSE(buckets.find(step).has_value());
+  EXPECT_EQ(DecodeBuckets({4}, 2).find(step), 0U);
+}
+
 TEST(DecodeBuckets, PaddingBelongsToNoRequestAndHasNoSlot) {
   DecodeBuckets buckets({1, 5}, 2);
   Decodes three(3);

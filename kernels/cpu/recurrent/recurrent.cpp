@@ -11,6 +11,7 @@
 #include "kernels/cpu/recurrent/recurrent_block.h"
 #include "kernels/cpu/rows/row_operators.h"
 #include "kernels/cpu/thread_pool.h"
+#include "kernels/state_walk.h"
 
 namespace sluice::kernels::cpu {
 namespace {
@@ -30,101 +31,53 @@ const RecurrentTable& table_of(Isa isa) {
   SLUICE_UNREACHABLE("instruction set without a table");
 }
 
-// The states of one request as its rows pass.
-class StateWalk {
- public:
-  StateWalk(const StateTable& table, int64_t request)
-      : table_(table), entries_(table.block_table + request * table.block_table_stride) {
-    const auto r = static_cast<size_t>(request);
-    first_row_ = table.query_start_loc[r];
-    begin_ = table.seq_lens[r] - (table.query_start_loc[r + 1] - first_row_);
-    end_ = table.seq_lens[r];
-    left_ = end_ - (table.num_drafts.empty() ? 0 : table.num_drafts[r]);
-    found_ = begin_;
-    if (table.replay_start_loc.empty()) return;
-    first_replayed_ = table.query_start_loc.back() + table.replay_start_loc[r];
-    found_ -= table.replay_start_loc[r + 1] - table.replay_start_loc[r];
-  }
+float* state_of(const StateTable& table, int32_t block) {
+  DCHECK(block >= 0);
+  return table.states + block * table.block_floats;
+}
 
-  // Calls read(state) with what the first row finds, null for zeros; then run(first_row, num_rows)
-  // for runs of rows, and write(state) behind those that are the last ones of a block.
-  template <typename Read, typename Run, typename Write>
-  void walk(const Read& read, const Run& run, const Write& write) const {
-    if (begin_ == end_) return;
-    read(found_ == 0 ? nullptr : found());
-    for (int32_t position = found_; position < left_;) {
-      const int32_t block = entry(position);
-      int32_t next = position;
-      while (next < left_ && entry(next) == block) {
-        next = std::min(left_, (next / table_.tokens_per_entry + 1) * table_.tokens_per_entry);
+// Calls read(state) with what a request's first row finds, null for zeros; then, for runs of rows,
+// run(first_row, num_rows), and write(state) after those that are the last ones of a block.
+template <typename Read, typename Run, typename Write>
+void walk(const StateTable& table,
+          int64_t request,
+          const Read& read,
+          const Run& run,
+          const Write& write) {
+  const StateWalk rows(table, request);
+  if (rows.first() == rows.end()) return;
+  read(rows.found() < 0 ? nullptr : state_of(table, rows.found()));
+  for (int32_t position = rows.first(); position < rows.end();) {
+    const StateRun some = rows.run_at(position);
+    run(some.first_row, some.num_rows);
+    if (some.block >= 0) write(state_of(table, some.block));
+    position += some.num_rows;
+  }
+}
+
+// Copies a request's replayed rows from where the last step kept them, then keeps its drafts.
+void replay(const ReplayRowsArgs& args, int64_t request) {
+  const StateWalk rows(args.kept, request);
+  const auto for_parts = [&](float* kept, const StateRun& run, const auto& copy) {
+    for (int32_t i = 0; i < run.num_rows; ++i) {
+      float* const at = args.rows + (run.first_row + i) * args.row_stride;
+      for (const auto& [first, width] : args.columns) {
+        copy(at + first, kept, width);
+        kept += width;
       }
-      run_rows(position, next, run);
-      write(state(block));
-      position = next;
     }
-    run_rows(left_, end_, run);
+  };
+  if (const StateRun replayed = rows.replayed(); replayed.num_rows > 0) {
+    for_parts(state_of(args.kept, rows.found()), replayed, [](float* row, float* kept, int32_t n) {
+      std::copy_n(kept, n, row);
+    });
   }
-
-  // Copies the request's replayed rows from where the last step kept them, then keeps its drafts.
-  void replay(const ReplayRowsArgs& args) const {
-    const auto for_parts = [&](float* kept, int32_t row, int32_t count, const auto& copy) {
-      for (int32_t i = 0; i < count; ++i) {
-        float* const at = args.rows + (row + i) * args.row_stride;
-        for (const auto& [first, width] : args.columns) {
-          copy(at + first, kept, width);
-          kept += width;
-        }
-      }
-    };
-    if (found_ < begin_) {
-      for_parts(found(), first_replayed_, begin_ - found_, [](float* row, float* kept, int32_t n) {
-        std::copy_n(kept, n, row);
-      });
-    }
-    if (left_ < end_) {
-      const int32_t first = first_row_ + left_ - begin_;
-      for_parts(left(), first, end_ - left_, [](float* row, float* kept, int32_t n) {
-        std::copy_n(row, n, kept);
-      });
-    }
+  if (const StateRun drafts = rows.drafts(); drafts.num_rows > 0) {
+    for_parts(state_of(args.kept, rows.left()), drafts, [](float* row, float* kept, int32_t n) {
+      std::copy_n(row, n, kept);
+    });
   }
-
- private:
-  [[nodiscard]] int32_t entry(int32_t position) const {
-    return entries_[position / table_.tokens_per_entry];
-  }
-
-  [[nodiscard]] float* state(int32_t block) const {
-    DCHECK(block >= 0);
-    return table_.states + block * table_.block_floats;
-  }
-
-  [[nodiscard]] float* found() const { return state(entry(found_ - 1)); }
-
-  [[nodiscard]] float* left() const { return state(entry(left_ - 1)); }
-
-  // Calls run() for the rows of some positions: replayed ones, then those of this step.
-  template <typename Run>
-  void run_rows(int32_t position, int32_t end, const Run& run) const {
-    if (position < begin_) {
-      const int32_t next = std::min(end, begin_);
-      run(first_replayed_ + position - found_, next - position);
-      position = next;
-    }
-    if (position < end) run(first_row_ + position - begin_, end - position);
-  }
-
-  const StateTable& table_;
-  const int32_t* entries_;
-  int32_t first_row_;           // of this step
-  int32_t first_replayed_ = 0;  // row
-  // Tokens of the state that is found, in front of this step's first row, of the state that is
-  // left, and in front of the end.
-  int32_t found_;
-  int32_t begin_;
-  int32_t left_;
-  int32_t end_;
-};
+}
 
 int64_t num_requests(const StateTable& table) {
   return static_cast<int64_t>(table.seq_lens.size());
@@ -145,30 +98,31 @@ void convolve(const RecurrentTable& simd, const ShortConvArgs& args, int64_t req
   const auto at = [c](const float* x) { return x == nullptr ? nullptr : x + c; };
   const int32_t before = args.taps - 1;
   const int64_t place = c * before;
-  StateWalk(args.state, request)
-      .walk(
-          [&](const float* state) {
-            take_columns(state == nullptr ? nullptr : state + place, before, window);
-          },
-          [&](int64_t row, int32_t num_rows) {
-            const auto of_row = [&](const float* x) {
-              return x == nullptr ? nullptr : x + row * args.x_stride + c;
-            };
-            simd.conv_block({.x = of_row(args.x),
-                             .gate_in = of_row(args.gate_in),
-                             .gate_out = of_row(args.gate_out),
-                             .x_stride = args.x_stride,
-                             .out = args.out + row * args.out_stride + c,
-                             .out_stride = args.out_stride,
-                             .num_rows = num_rows,
-                             .taps = args.taps,
-                             .weight = args.weight + c,
-                             .bias = at(args.bias),
-                             .n = args.n,
-                             .silu = args.silu,
-                             .window = window});
-          },
-          [&](float* state) { put_columns(window, before, state + place); });
+  walk(
+      args.state,
+      request,
+      [&](const float* state) {
+        take_columns(state == nullptr ? nullptr : state + place, before, window);
+      },
+      [&](int64_t row, int32_t num_rows) {
+        const auto of_row = [&](const float* x) {
+          return x == nullptr ? nullptr : x + row * args.x_stride + c;
+        };
+        simd.conv_block({.x = of_row(args.x),
+                         .gate_in = of_row(args.gate_in),
+                         .gate_out = of_row(args.gate_out),
+                         .x_stride = args.x_stride,
+                         .out = args.out + row * args.out_stride + c,
+                         .out_stride = args.out_stride,
+                         .num_rows = num_rows,
+                         .taps = args.taps,
+                         .weight = args.weight + c,
+                         .bias = at(args.bias),
+                         .n = args.n,
+                         .silu = args.silu,
+                         .window = window});
+      },
+      [&](float* state) { put_columns(window, before, state + place); });
 }
 
 // Sixteen columns, from `column` on, of value head `head`.
@@ -182,28 +136,29 @@ void run_delta(const RecurrentTable& simd,
   const int64_t value = head * args.value_dim + column;
   const int64_t place = (head * args.value_dim + column) * args.key_dim;
   const int64_t decay = args.decays_channels ? head * args.key_dim : head;
-  StateWalk(args.state, request)
-      .walk(
-          [&](const float* state) {
-            const float* const from = state == nullptr ? nullptr : state + place;
-            take_columns(from, args.key_dim, columns);
-          },
-          [&](int64_t row, int32_t num_rows) {
-            simd.delta_block({.q = args.q + row * args.qkv_stride + key,
-                              .k = args.k + row * args.qkv_stride + key,
-                              .v = args.v + row * args.qkv_stride + value,
-                              .qkv_stride = args.qkv_stride,
-                              .beta = args.b + row * args.gate_stride + head,
-                              .decay = args.a + row * args.gate_stride + decay,
-                              .decays_channels = args.decays_channels,
-                              .gate_stride = args.gate_stride,
-                              .out = args.out + row * args.out_stride + value,
-                              .out_stride = args.out_stride,
-                              .num_rows = num_rows,
-                              .key_dim = args.key_dim,
-                              .state = columns});
-          },
-          [&](float* state) { put_columns(columns, args.key_dim, state + place); });
+  walk(
+      args.state,
+      request,
+      [&](const float* state) {
+        const float* const from = state == nullptr ? nullptr : state + place;
+        take_columns(from, args.key_dim, columns);
+      },
+      [&](int64_t row, int32_t num_rows) {
+        simd.delta_block({.q = args.q + row * args.qkv_stride + key,
+                          .k = args.k + row * args.qkv_stride + key,
+                          .v = args.v + row * args.qkv_stride + value,
+                          .qkv_stride = args.qkv_stride,
+                          .beta = args.b + row * args.gate_stride + head,
+                          .decay = args.a + row * args.gate_stride + decay,
+                          .decays_channels = args.decays_channels,
+                          .gate_stride = args.gate_stride,
+                          .out = args.out + row * args.out_stride + value,
+                          .out_stride = args.out_stride,
+                          .num_rows = num_rows,
+                          .key_dim = args.key_dim,
+                          .state = columns});
+      },
+      [&](float* state) { put_columns(columns, args.key_dim, state + place); });
 }
 
 // Sixteen columns, from `column` on, of head `head`.
@@ -216,36 +171,36 @@ void run_mamba(const RecurrentTable& simd,
   const int64_t of_group = head / (args.num_heads / args.num_groups) * args.state_dim;
   const int64_t value = head * args.head_dim + column;
   const int64_t place = (head * args.head_dim + column) * args.state_dim;
-  StateWalk(args.state, request)
-      .walk(
-          [&](const float* state) {
-            const float* const from = state == nullptr ? nullptr : state + place;
-            take_columns(from, args.state_dim, columns);
-          },
-          [&](int64_t row, int32_t num_rows) {
-            simd.mamba_block({.x = args.x + row * args.row_stride + value,
-                              .b = args.b + row * args.row_stride + of_group,
-                              .c = args.c + row * args.row_stride + of_group,
-                              .row_stride = args.row_stride,
-                              .step = args.dt + row * args.step_stride + head,
-                              .decay = args.decay + row * args.step_stride + head,
-                              .step_stride = args.step_stride,
-                              .skip = args.skip[head],
-                              .out = args.out + row * args.out_stride + value,
-                              .out_stride = args.out_stride,
-                              .num_rows = num_rows,
-                              .state_dim = args.state_dim,
-                              .state = columns});
-          },
-          [&](float* state) { put_columns(columns, args.state_dim, state + place); });
+  walk(
+      args.state,
+      request,
+      [&](const float* state) {
+        const float* const from = state == nullptr ? nullptr : state + place;
+        take_columns(from, args.state_dim, columns);
+      },
+      [&](int64_t row, int32_t num_rows) {
+        simd.mamba_block({.x = args.x + row * args.row_stride + value,
+                          .b = args.b + row * args.row_stride + of_group,
+                          .c = args.c + row * args.row_stride + of_group,
+                          .row_stride = args.row_stride,
+                          .step = args.dt + row * args.step_stride + head,
+                          .decay = args.decay + row * args.step_stride + head,
+                          .step_stride = args.step_stride,
+                          .skip = args.skip[head],
+                          .out = args.out + row * args.out_stride + value,
+                          .out_stride = args.out_stride,
+                          .num_rows = num_rows,
+                          .state_dim = args.state_dim,
+                          .state = columns});
+      },
+      [&](float* state) { put_columns(columns, args.state_dim, state + place); });
 }
 
 }  // namespace
 
 void replay_rows(const ExecContext& ctx, const ReplayRowsArgs& args) {
-  ctx.pool->parallel_for(num_requests(args.kept), [&](int64_t request, int32_t) {
-    StateWalk(args.kept, request).replay(args);
-  });
+  ctx.pool->parallel_for(num_requests(args.kept),
+                         [&](int64_t request, int32_t) { replay(args, request); });
 }
 
 void short_conv(const ExecContext& ctx, const ShortConvArgs& args) {

@@ -157,7 +157,7 @@ TEST(CudaDevice, MatricesLargerThanAPieceOfPinnedMemoryArriveWhole) {
   EXPECT_EQ(begins, (std::vector<int64_t>{0, 32, 64, 96}));
   std::vector<float> values(kFloats);
   std::iota(values.begin(), values.end(), 1.0F);
-  upload->floats(values, floats->data());
+  upload->values(std::as_bytes(std::span(values)), floats->data());
   std::vector<std::byte> got(buffer->size());
   std::vector<float> got_values(kFloats);
   memory.download(got.data(), buffer->data(), kRows * kStride);

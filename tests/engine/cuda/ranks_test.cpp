@@ -22,6 +22,7 @@
 #include "tests/support/same_bits.h"
 #include "tests/support/shared_model.h"
 #include "tests/support/simt/memory.h"
+#include "tests/support/tier.h"
 
 namespace sluice {
 namespace {
@@ -133,6 +134,23 @@ TEST(CudaRanks, ExpertsGiveTheBitsOfOneDevice) {
     const TemporaryFolder folder;
     testing::write_model(folder, name, wide);
     expect_same_on({2, 4}, dummy_config(folder), two_requests(), name);
+    if (HasFailure()) return;
+  }
+}
+
+// Mamba-2's norms join the ranks' sums.
+TEST(CudaRanks, LayersWithStatesGiveTheBitsOfOneDevice) {
+  if (!testing::is_full()) GTEST_SKIP() << "SLUICE_FULL=1 runs it";
+  std::vector<ValidRequest> requests = two_requests();
+  for (ValidRequest& request : requests) {
+    for (TokenId& token : request.prompt) token %= 250;
+    request.sampling.logit_bias.clear();
+  }
+  for (const std::string name : {"mamba", "delta", "conv"}) {
+    Config config = testing::tiny_config("cuda");
+    config.model = golden_folder() + "/models/engine-" + name + ".gguf";
+    config.kv_cache_memory = int64_t{4} << 20;
+    expect_same_on({2}, config, requests, name);
     if (HasFailure()) return;
   }
 }
