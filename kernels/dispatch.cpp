@@ -71,8 +71,13 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits) {
 }
 
 int64_t latent_workspace_bytes(const AttentionLimits& limits, int32_t rope_dim) {
-  CHECK(limits.device == DeviceType::kCpu);  // check_latent_attention
-  return cpu::latent_workspace_bytes(limits, rope_dim);
+  return limits.device == DeviceType::kCuda ? cuda::latent_workspace_bytes(limits)
+                                            : cpu::latent_workspace_bytes(limits, rope_dim);
+}
+
+int64_t choose_keys_workspace_bytes(const ChooseKeysLimits& limits) {
+  return limits.device == DeviceType::kCuda ? cuda::choose_keys_workspace_bytes(limits)
+                                            : cpu::choose_keys_workspace_bytes(limits);
 }
 
 void attention_ahead(const ExecContext& ctx, const AttentionAheadArgs& args) {
@@ -115,6 +120,17 @@ Expected<void> check_activations(DeviceType device,
                     "device");
 }
 
+Expected<void> check_float_rows(DeviceType device, WeightFormat weight) {
+  if (device == DeviceType::kCpu) {
+    return check_activations(device, weight, ActivationFormat::kFloat);
+  }
+  if (cuda::has_float_rows(weight)) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    "weights of type " + std::string(format_info(weight).name) +
+                        " take no rows of floats on the CUDA backend; --device cpu runs it",
+                    "device");
+}
+
 Expected<void> check_attention(DeviceType device, int32_t head_dim, int32_t value_dim) {
   if (device == DeviceType::kCpu) return {};
   if (head_dim != value_dim) {
@@ -142,16 +158,19 @@ Expected<void> check_recurrent(DeviceType device) {
                     "device");
 }
 
-Expected<void> check_latent_attention(DeviceType device, int32_t latent_dim) {
-  if (device != DeviceType::kCpu) {
-    return make_error(ErrorCode::kUnsupported,
-                      "latent attention has no GPU kernel; --device cpu runs it",
-                      "device");
+Expected<void> check_latent_attention(DeviceType device, int32_t latent_dim, int32_t rope_dim) {
+  const bool fits = latent_dim <= cuda::kMaxLatentDim && rope_dim <= cuda::kMaxLatentRope;
+  if (latent_dim % 32 == 0 && (device == DeviceType::kCpu || fits)) return {};
+  std::string found = "found latents of " + std::to_string(latent_dim) + " + " +
+                      std::to_string(rope_dim) + " elements, expected ";
+  if (latent_dim % 32 != 0) {
+    return make_error(ErrorCode::kUnsupported, found + "a multiple of 32 before the rotated part");
   }
-  if (latent_dim % 32 == 0) return {};
   return make_error(ErrorCode::kUnsupported,
-                    "found latents of " + std::to_string(latent_dim) +
-                        " elements, expected a multiple of 32");
+                    found + "at most " + std::to_string(cuda::kMaxLatentDim) + " + " +
+                        std::to_string(cuda::kMaxLatentRope) +
+                        ", which the CUDA backend has; --device cpu runs them",
+                    "device");
 }
 
 void run_row_steps(const ExecContext& ctx, const RowSteps& steps) {

@@ -15,20 +15,23 @@ namespace sluice::kernels::cuda {
 // Lane 4 g + q has rows g and g + 8 of a warp's 16. Of 8 columns of a product it has four values,
 // where d[2 h + c] is column 2 q + c of row g + 8 h. Scores and outputs are arrays of such fours,
 // in the order of their columns; 8 scores are a group of 16 keys.
-template <int kOutputs, int kThreads>
+// `Work` is AttentionWork, or has its functions.
+template <int kOutputs, int kThreads, typename Work = AttentionWork>
 class RowPair {
  public:
-  // The joined outputs of earlier partitions, for each thread of the block.
-  using Totals = float[kOutputs][kThreads];
+  // The joined outputs of earlier partitions, for each thread of the block. Without threads they
+  // are where the outputs go.
+  using Row = float[kThreads > 0 ? kThreads : 1];
+  using Totals = Row[kOutputs];
 
   // The warp has rows from `first_row` on and outputs of d from `first_d` on. `stores_state`:
   // whether this warp stores m and l of a partial.
-  __device__ __forceinline__ RowPair(const AttentionWork& work,
+  __device__ __forceinline__ RowPair(const Work& work,
                                      const RowBlock& block,
                                      int32_t first_row,
                                      int32_t first_d,
                                      bool stores_state,
-                                     Totals& totals)
+                                     Row* totals)
       : work_(work),
         block_(block),
         totals_(totals),
@@ -193,9 +196,9 @@ class RowPair {
       const int32_t r = row_of(h);
       if (r >= block_.num_rows) continue;
       const Finish finish = finish_of(sink_of(work_, block_, r), total_[h]);
-      float* const out = work_.args.out + head_at(work_, block_, r, work_.args.out_stride);
+      float* const out = output_of(work_, block_, r);
       for_outputs(h, [&](int index, int32_t d, float) {
-        out[d] = finished(finish, totals_[index][threadIdx.x]);
+        out[d] = finished(finish, kThreads > 0 ? totals_[index][threadIdx.x] : out[d]);
       });
     }
   }
@@ -237,15 +240,16 @@ class RowPair {
   __device__ __forceinline__ void join(int h, const RowState& state, bool starts) {
     const MergeFactors factors = merge_factors(total_[h].m, state.m);
     total_[h] = starts ? state : RowState{factors.m, merged(factors, total_[h].l, state.l)};
-    for_outputs(h, [&](int index, int32_t, float o) {
-      float& total = totals_[index][threadIdx.x];
+    float* const out = kThreads > 0 ? nullptr : output_of(work_, block_, row_of(h));
+    for_outputs(h, [&](int index, int32_t d, float o) {
+      float& total = kThreads > 0 ? totals_[index][threadIdx.x] : out[d];
       total = starts ? o : merged(factors, total, o);
     });
   }
 
-  const AttentionWork& work_;
+  const Work& work_;
   const RowBlock& block_;
-  Totals& totals_;
+  Row* totals_;
   int32_t first_row_;
   int32_t first_d_;
   bool stores_state_;
