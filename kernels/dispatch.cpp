@@ -142,11 +142,12 @@ Expected<void> check_attention(DeviceType device, int32_t head_dim, int32_t valu
             "runs them",
         "device");
   }
-  if (head_dim <= cuda::kMaxAttentionHeadDim) return {};
+  const int32_t most = cuda::most_head_dim();
+  if (head_dim <= most) return {};
   return make_error(ErrorCode::kUnsupported,
                     "found heads of " + std::to_string(head_dim) + ", expected at most " +
-                        std::to_string(cuda::kMaxAttentionHeadDim) +
-                        ", which the CUDA backend has; --device cpu runs them",
+                        std::to_string(most) +
+                        ", which the CUDA backend has on this GPU; --device cpu runs them",
                     "device");
 }
 

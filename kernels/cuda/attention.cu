@@ -183,6 +183,13 @@ void start(Stream stream,
 
 }  // namespace
 
+int32_t max_attention_head_dim() {
+  const int capability = gpu::compute_capability();
+  const bool has_room = capability == 80 || capability == 87 || capability / 10 == 9 ||
+                        capability / 10 == 10;
+  return has_room ? kMaxAttentionHeadDim : kWideHead;
+}
+
 int64_t attention_workspace_bytes(const AttentionLimits& limits, int32_t window) {
   if (limits.num_tokens == 0) return 0;
   int64_t most = 0;

@@ -27,6 +27,8 @@ inline constexpr int32_t kManyAttentionRows = 64;
 inline constexpr int32_t kWgmmaAttentionRows = 128;
 // Blocks of many rows are for heads up to this size; shared memory has no room for more.
 inline constexpr int32_t kManyRowsWidth = 128;
+// Above this size a head's q and outputs do not fit registers.
+inline constexpr int32_t kWideHead = 256;
 // wgmma takes caches in blocks of at least this many keys: the narrowest swizzle's row of K.
 inline constexpr int32_t kWgmmaBlockSize = 16;
 

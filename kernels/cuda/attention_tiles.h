@@ -45,7 +45,7 @@ constexpr bool has_no_bank_conflict() {
 
 // Checks ldmatrix, then copies of K in blocks of 16 keys, then copies of V.
 static_assert(has_no_bank_conflict<128, 1>() && has_no_bank_conflict<256, 1>() &&
-              has_no_bank_conflict<512, 1>());
+              has_no_bank_conflict<512, 1>() && has_no_bank_conflict<1024, 1>());
 static_assert(has_no_bank_conflict<kKeyRowBytes, 2>());
 static_assert(has_no_bank_conflict<128, 8>() && has_no_bank_conflict<256, 8>() &&
               has_no_bank_conflict<512, 8>());
@@ -122,6 +122,7 @@ template <typename Cache, int kDim, int kRows>
 struct TileMemory {
   static constexpr bool kCodes = Cache::kBytes == 1;
   static constexpr bool kTogether = kRows == kFewAttentionRows;  // the warps share the rows
+  static constexpr bool kIsWide = kDim > kWideHead;
   static constexpr int kSlots = kDim > 128 ? 2 : 3;              // slots of the ring
   static constexpr int kTileBytes = kDim * kAttentionTile * 2;
 
@@ -134,8 +135,9 @@ struct TileMemory {
   alignas(
       kPieceBytes) float sums[kTogether ? kRows * 4 : 1][kAttentionWarps];  // by row and lane % 4
   alignas(kPieceBytes) float tops[kTogether ? kRows : 1][kAttentionWarps];
-  float total[kDim * kRows / kAttentionThreads]
-             [kAttentionThreads];  // earlier partitions' outputs; each thread has its own
+  // Earlier partitions' outputs, of which each thread has its own; in wide heads q, rounded.
+  alignas(kPieceBytes) float
+      total[kDim * kRows / kAttentionThreads / (kIsWide ? 2 : 1)][kAttentionThreads];
 };
 
 // K and V of a block's tiles on their way through the ring, by all threads: a slot's copies are

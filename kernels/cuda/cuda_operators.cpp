@@ -206,6 +206,8 @@ bool has_activations(WeightFormat weight, ActivationFormat activations) {
 
 bool has_float_rows(WeightFormat weight) { return takes_float_rows(weight); }
 
+int32_t most_head_dim() { return max_attention_head_dim(); }
+
 // Returns enough for steps of one token a request with split partitions, and for requests of few
 // rows in any step that shares a list of work. Steps that would need more, some rows of a prompt
 // after a long context, are not split.

@@ -70,7 +70,11 @@ void launch_rope_write_kv(Stream stream, const RopeWriteKvArgs& args, const Rope
 // an infinity or a NaN, which caches of codes cannot, rows that share the tile with a row that sees
 // it get a NaN.
 // All this follows from the model of the tensor cores; an H200 has shown it (bench/gpu_probes, P4).
-inline constexpr int32_t kMaxAttentionHeadDim = 256;
+inline constexpr int32_t kMaxAttentionHeadDim = 512;
+
+// Returns the largest head of the current device: 256 where a block has less than 160 KB of shared
+// memory.
+int32_t max_attention_head_dim();
 
 // Bytes of the workspace with which partitions of the keys run side by side, for few rows over long
 // contexts; 0 where it does not help. The bits are the same with and without it.

@@ -3,6 +3,7 @@
 // there, so reaching an operator is a bug.
 #include "engine/core/status.h"
 #include "kernels/cuda/cuda_operators.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/open_device.h"
 
 namespace sluice::kernels::cuda {
@@ -24,6 +25,8 @@ void end_range() { not_built("cuda end_range: not built"); }
 bool has_activations(WeightFormat, ActivationFormat) { return false; }
 
 bool has_float_rows(WeightFormat) { return false; }
+
+int32_t most_head_dim() { return kMaxAttentionHeadDim; }
 
 int64_t workspace_bytes(int32_t, const LargestMatrices&) {
   not_built("cuda workspace_bytes: not built");

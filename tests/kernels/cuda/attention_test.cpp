@@ -308,6 +308,15 @@ TEST(CudaAttention, GroupsAndHeadsOfEverySize) {
   check({.dtype = DType::kF8E4M3, .num_heads = 1, .head_dim = 240, .requests = {{100, 1}}});
 }
 
+TEST(CudaAttention, WideHeadsOverEveryCacheType) {
+  for (const DType dtype : kCacheTypes) {
+    SCOPED_TRACE(to_string(dtype));
+    check({.dtype = dtype, .num_heads = 2, .head_dim = 512, .requests = {{70, 1}, {3, 2}}});
+  }
+  check({.num_heads = 2, .head_dim = 264, .requests = {{600, 1}}});
+  check({.num_heads = 1, .head_dim = 320, .window = 60, .requests = {{150, 17}}});
+}
+
 TEST(CudaAttention, BlocksOfEverySize) {
   for (const int32_t block_size : {1, 4, 8, 32, 64}) {
     SCOPED_TRACE(block_size);
@@ -524,10 +533,15 @@ TEST(CudaAttention, HeadsThatDoNotFitAreRefused) {
   EXPECT_TRUE(check_attention(DeviceType::kCuda, 256, 256).has_value());
   EXPECT_TRUE(check_attention(DeviceType::kCpu, 512, 256).has_value());
   EXPECT_FALSE(check_attention(DeviceType::kCuda, 192, 128).has_value());
-  const Expected<void> refused = check_attention(DeviceType::kCuda, 264, 264);
+  const Expected<void> refused = check_attention(DeviceType::kCuda, 520, 520);
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_NE(refused.error().message.find("heads of 264, expected at most 256"), std::string::npos);
+  EXPECT_NE(refused.error().message.find("heads of 520, expected at most 512"), std::string::npos);
+#ifndef SLUICE_TESTS_ON_GPU
+  const simt::GivenDevice small(89);
+  EXPECT_FALSE(check_attention(DeviceType::kCuda, 264, 264).has_value());
+  EXPECT_TRUE(check_attention(DeviceType::kCuda, 256, 256).has_value());
+#endif
 }
 
 #ifndef SLUICE_TESTS_ON_GPU  // a GPU does not count launches

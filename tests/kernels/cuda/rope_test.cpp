@@ -110,6 +110,7 @@ TEST(CudaRope, NormsRotatedHeadsAndScalesQueriesAsTheCpu) {
   check({DType::kI8, RopeStyle::kInterleaved, 24, 8, true, 0.3});
   check({DType::kF32, RopeStyle::kHalves, 40, 24, false, 0.3});
   check({DType::kF16, RopeStyle::kHalves, 32, 0, true});
+  check({DType::kBF16, RopeStyle::kHalves, 512, 512, true});
 }
 
 TEST(CudaRope, WithoutATableItOnlyWrites) { check({DType::kBF16, RopeStyle::kHalves, 32, 0}); }
