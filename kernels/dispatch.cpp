@@ -133,14 +133,13 @@ Expected<void> check_float_rows(DeviceType device, WeightFormat weight) {
 
 Expected<void> check_attention(DeviceType device, int32_t head_dim, int32_t value_dim) {
   if (device == DeviceType::kCpu) return {};
-  if (head_dim != value_dim) {
-    return make_error(
-        ErrorCode::kUnsupported,
-        "found heads of " + std::to_string(head_dim) + " for keys and " +
-            std::to_string(value_dim) +
-            " for values, expected one size, which the CUDA backend has; --device cpu "
-            "runs them",
-        "device");
+  if (value_dim > head_dim) {
+    return make_error(ErrorCode::kUnsupported,
+                      "found heads of " + std::to_string(head_dim) + " for keys and " +
+                          std::to_string(value_dim) +
+                          " for values, expected values no wider than keys, as the CUDA backend "
+                          "has them; --device cpu runs them",
+                      "device");
   }
   const int32_t most = cuda::most_head_dim();
   if (head_dim <= most) return {};

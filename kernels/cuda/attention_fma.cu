@@ -20,8 +20,9 @@ __device__ __forceinline__ void score_keys(const AttentionWork& work,
   const KvLayerView& kv = work.args.kv;
   const KeyRange keys =
       keys_within(visible_to_any(work, block), partition_begin, kAttentionPartition);
-  const int64_t head_bytes = kv_head_bytes(DType::kF32, kv.head_dim, kv.block_size);
-  const int64_t padded = cached_head_dim(kv.head_dim);
+  const int64_t key_bytes = kv_head_bytes(DType::kF32, kv.head_dim, kv.block_size);
+  const int64_t value_bytes = kv_head_bytes(DType::kF32, kv.value_width(), kv.block_size);
+  const int64_t padded = cached_head_dim(kv.value_width());
   const int32_t* const table =
       work.args.block_table + int64_t{block.request} * work.args.block_table_stride;
   // Starts at a multiple of 32, so that a warp reads whole sectors.
@@ -30,16 +31,15 @@ __device__ __forceinline__ void score_keys(const AttentionWork& work,
     if (j < keys.begin) continue;
     const int32_t key = partition_begin + j;
     const int32_t slot = key % kv.block_size;
-    const int64_t at =
-        (int64_t{table[key / kv.block_size]} * kv.num_kv_heads + block.kv_head) * head_bytes;
+    const int64_t head = int64_t{table[key / kv.block_size]} * kv.num_kv_heads + block.kv_head;
     float acc[kRows] = {};
     dot_rows<kRows>(shared.q,
                     head_stride(work),
-                    reinterpret_cast<const float*>(kv.k + at) + slot,
+                    reinterpret_cast<const float*>(kv.k + head * key_bytes) + slot,
                     kv.block_size,
                     kv.head_dim,
                     acc);
-    shared.v[j] = reinterpret_cast<const float*>(kv.v + at) + slot * padded;
+    shared.v[j] = reinterpret_cast<const float*>(kv.v + head * value_bytes) + slot * padded;
 #pragma unroll
     for (int r = 0; r < kRows; ++r) {
       float score = __fmul_rn(acc[r], work.args.scale);

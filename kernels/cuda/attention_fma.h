@@ -231,7 +231,7 @@ __device__ __forceinline__ void weigh_values(const Work& work,
   const int32_t partition_begin = partition * kAttentionPartition;
   const int32_t index = partition - first_partition_of(work, block);
   constexpr int kTogether = rows_together(kRows);
-  const int32_t width = work.args.kv.head_dim;
+  const int32_t width = work.args.kv.value_width();
   for (auto item = static_cast<int32_t>(threadIdx.x); item < width * (kRows / kTogether);
        item += kAttentionThreads) {
     const int32_t d = item % width;
@@ -293,7 +293,7 @@ __device__ __forceinline__ void finish_rows(const Work& work,
     }
   }
   __syncthreads();
-  const int32_t width = work.args.kv.head_dim;
+  const int32_t width = work.args.kv.value_width();
   // Threads take the elements that they took in weigh_values.
   constexpr int kTogether = rows_together(kRows);
   for (auto item = static_cast<int32_t>(threadIdx.x); item < width * (kRows / kTogether);

@@ -39,6 +39,7 @@ class WarpRows {
         work_(work),
         block_(block),
         width_(static_cast<int32_t>(cached_head_dim(work.args.kv.head_dim))),
+        value_width_(static_cast<int32_t>(cached_head_dim(work.args.kv.value_width()))),
         first_row_(kTogether ? 0 : warp() * 16),
         pair_(work, block, first_row_, first_d(), !kTogether || warp() == 0, totals(shared)) {
     load_queries();
@@ -231,7 +232,7 @@ class WarpRows {
       }
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
-        if (first_d() + i * kStep >= width_) break;
+        if (first_d() + i * kStep >= value_width_) break;
         uint32_t b[4];
         load_columns<2 * kDim>(b, v, step * kStep, first_d() / 8 + 2 * i);
         Cache::multiply(o + 8 * i, a, b[0], b[1]);
@@ -251,6 +252,7 @@ class WarpRows {
   const AttentionWork& work_;
   const RowBlock& block_;
   int32_t width_;
+  int32_t value_width_;
   int32_t first_row_;
   Pair pair_;
   uint32_t q_[Shared::kIsWide ? 1 : kDim / kStep][4];

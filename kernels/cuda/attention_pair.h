@@ -211,7 +211,7 @@ class RowPair {
     for (int i = 0; i < kOutputs / 2; ++i) {
       const int index = i / 2 * 4 + 2 * h + i % 2;
       const int32_t d = first_d_ + column_of(index);
-      if (d >= work_.args.kv.head_dim) continue;
+      if (d >= work_.args.kv.value_width()) continue;
       f(index, d, __fadd_rn(o_[index], 0.0F));
     }
   }

@@ -170,14 +170,19 @@ __device__ __forceinline__ KeyRange keys_within(KeyRange keys, int32_t begin, in
   return first < last ? KeyRange{first, last} : KeyRange{0, 0};
 }
 
-// Returns the offset, in elements, of row r's head in q or out.
+// Returns the offset, in elements, of row r's head of `width` in q or out.
+__device__ __forceinline__ int64_t head_at(
+    const AttentionWork& work, const RowBlock& block, int32_t r, int64_t stride, int32_t width) {
+  const int32_t row = block.first_row + r;
+  const int32_t head = block.kv_head * work.group + row % work.group;
+  return (block.first_token + row / work.group) * stride + int64_t{head} * width;
+}
+
 __device__ __forceinline__ int64_t head_at(const AttentionWork& work,
                                            const RowBlock& block,
                                            int32_t r,
                                            int64_t stride) {
-  const int32_t row = block.first_row + r;
-  const int32_t head = block.kv_head * work.group + row % work.group;
-  return (block.first_token + row / work.group) * stride + int64_t{head} * work.args.kv.head_dim;
+  return head_at(work, block, r, stride, work.args.kv.head_dim);
 }
 
 // Returns where row r's query is, and how many elements it has.
@@ -193,7 +198,8 @@ constexpr int32_t query_width(const AttentionWork& work) { return work.args.kv.h
 __device__ __forceinline__ float* output_of(const AttentionWork& work,
                                             const RowBlock& block,
                                             int32_t r) {
-  return work.args.out + head_at(work, block, r, work.args.out_stride);
+  return work.args.out +
+         head_at(work, block, r, work.args.out_stride, work.args.kv.value_width());
 }
 
 struct MergeFactors {
@@ -258,7 +264,8 @@ __device__ __forceinline__ void merge_row(const Work& work) {
   const int32_t last = (keys.end - 1) / kAttentionPartition - base;
   const int32_t width = work.args.kv.head_dim;
   float* const out = output_of(work, block, r);
-  for (auto d = static_cast<int32_t>(threadIdx.x); d < width; d += kAttentionThreads) {
+  for (auto d = static_cast<int32_t>(threadIdx.x); d < work.args.kv.value_width();
+       d += kAttentionThreads) {
     const float* partial = partial_of(work, first, r);
     RowState state{.m = partial[width], .l = partial[width + 1]};
     float output = partial[d];
