@@ -79,8 +79,8 @@ class RowPair {
   }
 
   // Turns products into scores, from key `first_key` of the tile at `begin` on; keys that a row
-  // does not see get the lowest score. The cap has a loop of its own, so that its code is not
-  // interleaved with other scores.
+  // does not see get the lowest score. Cap and slopes have loops of their own, so that their code is
+  // not interleaved with other scores.
   template <int kScores>
   __device__ __forceinline__ void finish_scores(int32_t begin,
                                                 int32_t first_key,
@@ -89,6 +89,7 @@ class RowPair {
 #pragma unroll
     for (int i = 0; i < kScores; ++i) s[i] = __fmul_rn(s[i], work_.args.scale);
     if (work_.args.soft_cap != 0) cap(s);
+    if (work_.args.slopes != nullptr) lean(begin + first_key, s);
     if (all) return;
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
@@ -221,6 +222,18 @@ class RowPair {
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
       s[i] = __fmul_rn(work_.args.soft_cap, tanh_of(__fdiv_rn(s[i], work_.args.soft_cap)));
+    }
+  }
+
+  // Adds what scores gain for each token of distance, from key `first` on.
+  template <int kScores>
+  __device__ __forceinline__ void lean(int32_t first, float (&s)[kScores]) const {
+    float slopes[2];
+    for (int h = 0; h < 2; ++h) slopes[h] = slope_of(work_, block_, row_of(h));
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      const int32_t distance = visible_[i % 4 / 2].end - 1 - (first + column_of(i));
+      s[i] = __fmaf_rn(slopes[i % 4 / 2], __int2float_rn(distance), s[i]);
     }
   }
 

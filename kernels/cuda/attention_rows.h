@@ -3,7 +3,7 @@
 // the partitions of a row join. attention.cu plans, merges and finishes; attention_fma.cu is for
 // caches of floats, attention_list.cu for few rows a request on Hopper, attention_wgmma.cu for
 // prompts there over 16 bits, attention_mma.cu and attention_codes.cu for everything else. No GPU
-// has run chunked windows.
+// has run chunked windows, slopes, or values narrower than keys.
 #pragma once
 
 #include <algorithm>
@@ -244,6 +244,13 @@ __device__ __forceinline__ const float* sink_of(const AttentionWork& work,
                                                 int32_t r) {
   if (work.args.sinks == nullptr) return nullptr;
   return work.args.sinks + block.kv_head * work.group + (block.first_row + r) % work.group;
+}
+
+// Returns what row r's scores gain for each token of distance.
+__device__ __forceinline__ float slope_of(const AttentionWork& work,
+                                          const RowBlock& block,
+                                          int32_t r) {
+  return work.args.slopes[block.kv_head * work.group + (block.first_row + r) % work.group];
 }
 
 // Returns where a row's part of that partition is stored for the merge.

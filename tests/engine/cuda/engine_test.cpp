@@ -133,6 +133,13 @@ TEST(CudaEngine, ChosenLatentsHaveTheTokensAndBitsOfTheCpu) {
                              requests_to_run(kGoldenVocab));
 }
 
+// Heads of which each falls off with distance at a rate of its own.
+TEST(CudaEngine, ScoresThatFallWithDistanceHaveTheBitsOfTheCpu) {
+  if (!testing::is_full()) GTEST_SKIP() << "SLUICE_FULL=1 runs it";
+  expect_the_bits_of_the_cpu(testing::TinyGolden("bloom", "float32"),
+                             requests_to_run(kGoldenVocab));
+}
+
 // Latents of 16 bits, and matrices of heads in floats and in codes.
 TEST(CudaEngine, LatentsHaveTheSameBitsHoweverTheyRun) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";

@@ -90,6 +90,7 @@ class AttentionModel {
       off = std::max(off, (unit + kv_.head_dim * 0x1p-22) * args_.scale * magnitude);
       sum *= args_.scale;
       if (args_.soft_cap != 0) sum = args_.soft_cap * std::tanh(sum / args_.soft_cap);
+      if (args_.slopes != nullptr) sum += double{args_.slopes[row.head]} * (keys.end - 1 - key);
       scores.push_back(sum);
     }
     const double top = *std::ranges::max_element(scores);
@@ -217,7 +218,10 @@ class AttentionModel {
     }
     if (has_kv_scales(kv_.dtype)) s *= k_scale(row, key);
     s *= args_.scale;
-    return args_.soft_cap == 0 ? s : args_.soft_cap * cuda::tanh_of(s / args_.soft_cap);
+    if (args_.soft_cap != 0) s = args_.soft_cap * cuda::tanh_of(s / args_.soft_cap);
+    if (args_.slopes == nullptr) return s;
+    const auto distance = static_cast<float>(keys_of(row).end - 1 - key);
+    return std::fmaf(args_.slopes[row.head], distance, s);
   }
 
   // Adds a tile; keys of it that the row does not see weigh nothing.

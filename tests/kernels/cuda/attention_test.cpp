@@ -37,6 +37,7 @@ struct Case {
   bool sinks = false;
   std::vector<Request> requests = {};
   int32_t value_dim = 0;  // 0: head_dim
+  bool slopes = false;
 
   [[nodiscard]] int32_t value_width() const { return value_dim > 0 ? value_dim : head_dim; }
 };
@@ -74,6 +75,9 @@ class Step {
     const int64_t rows = starts_.back();
     q_ = random.normals(static_cast<size_t>(rows * width()), 1.5F);
     sinks_ = random.normals(static_cast<size_t>(c.num_heads), 2);
+    for (int32_t head = 0; head < c.num_heads; ++head) {
+      slopes_.push_back(-0.1F / static_cast<float>(head + 1));
+    }
     const auto cpu = test::make_device("scalar", 1);
     std::vector<std::byte> workspace(
         static_cast<size_t>(kernels::attention_workspace_bytes(limits())) + 64);
@@ -258,6 +262,7 @@ class Step {
             .is_chunked = c_.is_chunked,
             .soft_cap = c_.soft_cap,
             .sinks = c_.sinks ? sinks_.data() : nullptr,
+            .slopes = c_.slopes ? slopes_.data() : nullptr,
             .out = out.data(),
             .out_stride = out_width(),
             .workspace = {}};
@@ -273,6 +278,7 @@ class Step {
   std::vector<int32_t> table_;
   std::vector<float> q_;
   std::vector<float> sinks_;
+  std::vector<float> slopes_;
   std::vector<float> want_;
 };
 
@@ -337,6 +343,18 @@ TEST(CudaAttention, ValuesNarrowerThanKeys) {
   }
   check({.num_heads = 2, .head_dim = 192, .requests = {{520, 1}, {70, 9}}, .value_dim = 128});
   check({.num_heads = 1, .head_dim = 96, .requests = {{90, 40}, {3, 1}}, .value_dim = 48});
+}
+
+TEST(CudaAttention, ScoresThatFallWithDistance) {
+  for (const DType dtype : {DType::kF32, DType::kBF16, DType::kI8}) {
+    SCOPED_TRACE(to_string(dtype));
+    check({.dtype = dtype,
+           .num_heads = 6,
+           .num_kv_heads = 2,
+           .requests = {{530, 1}, {75, 4}},
+           .slopes = true});
+    check({.dtype = dtype, .num_heads = 2, .soft_cap = 3, .requests = {{90, 40}}, .slopes = true});
+  }
 }
 
 TEST(CudaAttention, BlocksOfEverySize) {
