@@ -198,19 +198,32 @@ class RowPair {
       if (r >= block_.num_rows) continue;
       const Finish finish = finish_of(sink_of(work_, block_, r), total_[h]);
       float* const out = output_of(work_, block_, r);
-      for_outputs(h, [&](int index, int32_t d, float) {
-        out[d] = finished(finish, kThreads > 0 ? totals_[index][threadIdx.x] : out[d]);
-      });
+      if constexpr (kThreads > 0) {
+        for_outputs(h, [&](int index, int32_t d, float) {
+          out[d] = finished(finish, totals_[index][threadIdx.x]);
+        });
+      } else {
+#pragma unroll 2
+        for (int i = 0; i < kOutputs / 2; ++i) {  // few at once: divisions take registers
+          const int32_t d = first_d_ + column_of(index_of_output(h, i));
+          if (d < work_.args.kv.value_width()) out[d] = finished(finish, out[d]);
+        }
+      }
     }
   }
 
  private:
+  // Returns the index of the lane's output i of row h.
+  __device__ __forceinline__ static int index_of_output(int h, int i) {
+    return i / 2 * 4 + 2 * h + i % 2;
+  }
+
   // Calls f(index, d, o) for the lane's outputs of a row; the partition's zeros are +0.
   template <typename F>
   __device__ __forceinline__ void for_outputs(int h, F f) const {
 #pragma unroll
     for (int i = 0; i < kOutputs / 2; ++i) {
-      const int index = i / 2 * 4 + 2 * h + i % 2;
+      const int index = index_of_output(h, i);
       const int32_t d = first_d_ + column_of(index);
       if (d >= work_.args.kv.value_width()) continue;
       f(index, d, __fadd_rn(o_[index], 0.0F));

@@ -255,7 +255,7 @@ class LatentRowsOfWarp {
     for (int i = 0; i < 8; ++i) s[i] = 0;
     const int matrix = lane() / 8;
     const int row = warp() * kStep + matrix / 2 * 8 + lane() % 8;
-#pragma unroll 4
+#pragma unroll 2
     for (int step = 0; step < width_ / kStep; ++step) {
       uint32_t a[4];
       load_rows<kKeyBytes>(a, shared_.q, group() * 16, 2 * step);
@@ -283,7 +283,7 @@ class LatentRowsOfWarp {
 
   __device__ __forceinline__ void multiply_values(const std::byte* values) {
     float(&o)[kColumns * 8] = pair_.outputs();
-#pragma unroll
+#pragma unroll 1
     for (int step = 0; step < kTileSteps; ++step) {
       uint32_t a[4];
       load_rows<kKeyRowBytes>(a, shared_.weights[group()], 0, 2 * step);
