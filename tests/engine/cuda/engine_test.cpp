@@ -133,11 +133,14 @@ TEST(CudaEngine, ChosenLatentsHaveTheTokensAndBitsOfTheCpu) {
                              requests_to_run(kGoldenVocab));
 }
 
-// Heads of which each falls off with distance at a rate of its own.
-TEST(CudaEngine, ScoresThatFallWithDistanceHaveTheBitsOfTheCpu) {
+// Scores that fall with distance, values narrower than keys, layers with inputs of their own.
+TEST(CudaEngine, AttentionOfOtherFamiliesHasTheBitsOfTheCpu) {
   if (!testing::is_full()) GTEST_SKIP() << "SLUICE_FULL=1 runs it";
-  expect_the_bits_of_the_cpu(testing::TinyGolden("bloom", "float32"),
-                             requests_to_run(kGoldenVocab));
+  for (const char* name : {"bloom", "mimo-v2", "gemma4-all"}) {
+    SCOPED_TRACE(name);
+    expect_the_bits_of_the_cpu(testing::TinyGolden(name, "float32"),
+                               requests_to_run(kGoldenVocab));
+  }
 }
 
 // Latents of 16 bits, and matrices of heads in floats and in codes.
