@@ -156,7 +156,9 @@ void start(Stream stream,
            const AttentionArgs& args,
            const AttentionLimits& limits,
            const Launch& launch) {
-  if (args.slopes == nullptr && by_list(limits, args.kv, launch)) return start_list(stream, args, limits, launch);
+  if (args.slopes == nullptr && by_list(limits, args.kv, launch)) {
+    return start_list(stream, args, limits, launch);
+  }
   const AttentionWork work =
       work_of(args, limits, launch, partials_bytes(launch, limits.head_dim));
   const bool split = work.partials != nullptr;

@@ -79,8 +79,8 @@ class RowPair {
   }
 
   // Turns products into scores, from key `first_key` of the tile at `begin` on; keys that a row
-  // does not see get the lowest score. Cap and slopes have loops of their own, so that their code is
-  // not interleaved with other scores.
+  // does not see get the lowest score. Cap and slopes have loops of their own, so that their code
+  // is not interleaved with other scores.
   template <int kScores>
   __device__ __forceinline__ void finish_scores(int32_t begin,
                                                 int32_t first_key,
