@@ -140,12 +140,12 @@ class WarpRows {
         load_rows<2 * kDim>(q, query_rows(), 0, 2 * step);
         multiply_step(q, k, step, s);
       }
-      return;
-    }
+    } else {
 #pragma unroll
-    for (int step = 0; step < kDim / kStep; ++step) {
-      if (step * kStep >= width_) break;
-      multiply_step(q_[Shared::kIsWide ? 0 : step], k, step, s);
+      for (int step = 0; step < kDim / kStep; ++step) {
+        if (step * kStep >= width_) break;
+        multiply_step(q_[step], k, step, s);
+      }
     }
   }
 
