@@ -109,7 +109,7 @@ struct AttentionArgs {
   bool is_chunked = false;
   float soft_cap = 0;            // s = soft_cap * tanh(s / soft_cap); 0: off
   const float* sinks = nullptr;  // [num_heads] or null
-  // [num_heads] What a score gains for each token of distance, at most 0; null: nothing. CPU only.
+  // [num_heads] What a score gains for each token of distance, at most 0; null: nothing.
   const float* slopes = nullptr;
   float* out;                    // [num_tokens, num_heads * V's width]
   int64_t out_stride;

@@ -71,8 +71,13 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits) {
 }
 
 int64_t latent_workspace_bytes(const AttentionLimits& limits, int32_t rope_dim) {
-  CHECK(limits.device == DeviceType::kCpu);  // check_latent_attention
-  return cpu::latent_workspace_bytes(limits, rope_dim);
+  return limits.device == DeviceType::kCuda ? cuda::latent_workspace_bytes(limits)
+                                            : cpu::latent_workspace_bytes(limits, rope_dim);
+}
+
+int64_t choose_keys_workspace_bytes(const ChooseKeysLimits& limits) {
+  return limits.device == DeviceType::kCuda ? cuda::choose_keys_workspace_bytes(limits)
+                                            : cpu::choose_keys_workspace_bytes(limits);
 }
 
 void attention_ahead(const ExecContext& ctx, const AttentionAheadArgs& args) {
@@ -115,35 +120,49 @@ Expected<void> check_activations(DeviceType device,
                     "device");
 }
 
-Expected<void> check_attention(DeviceType device, int32_t head_dim, int32_t value_dim) {
-  if (device == DeviceType::kCpu) return {};
-  if (head_dim != value_dim) {
-    return make_error(
-        ErrorCode::kUnsupported,
-        "found heads of " + std::to_string(head_dim) + " for keys and " +
-            std::to_string(value_dim) +
-            " for values, expected one size, which the CUDA backend has; --device cpu "
-            "runs them",
-        "device");
+Expected<void> check_float_rows(DeviceType device, WeightFormat weight) {
+  if (device == DeviceType::kCpu) {
+    return check_activations(device, weight, ActivationFormat::kFloat);
   }
-  if (head_dim <= cuda::kMaxAttentionHeadDim) return {};
+  if (cuda::has_float_rows(weight)) return {};
   return make_error(ErrorCode::kUnsupported,
-                    "found heads of " + std::to_string(head_dim) + ", expected at most " +
-                        std::to_string(cuda::kMaxAttentionHeadDim) +
-                        ", which the CUDA backend has; --device cpu runs them",
+                    "weights of type " + std::string(format_info(weight).name) +
+                        " take no rows of floats on the CUDA backend; --device cpu runs it",
                     "device");
 }
 
-Expected<void> check_latent_attention(DeviceType device, int32_t latent_dim) {
-  if (device != DeviceType::kCpu) {
+Expected<void> check_attention(DeviceType device, int32_t head_dim, int32_t value_dim) {
+  if (device == DeviceType::kCpu) return {};
+  if (value_dim > head_dim) {
     return make_error(ErrorCode::kUnsupported,
-                      "latent attention has no GPU kernel; --device cpu runs it",
+                      "found heads of " + std::to_string(head_dim) + " for keys and " +
+                          std::to_string(value_dim) +
+                          " for values, expected values no wider than keys, as the CUDA backend "
+                          "has them; --device cpu runs them",
                       "device");
   }
-  if (latent_dim % 32 == 0) return {};
+  const int32_t most = cuda::most_head_dim();
+  if (head_dim <= most) return {};
   return make_error(ErrorCode::kUnsupported,
-                    "found latents of " + std::to_string(latent_dim) +
-                        " elements, expected a multiple of 32");
+                    "found heads of " + std::to_string(head_dim) + ", expected at most " +
+                        std::to_string(most) +
+                        ", which the CUDA backend has on this GPU; --device cpu runs them",
+                    "device");
+}
+
+Expected<void> check_latent_attention(DeviceType device, int32_t latent_dim, int32_t rope_dim) {
+  const bool fits = latent_dim <= cuda::kMaxLatentDim && rope_dim <= cuda::kMaxLatentRope;
+  if (latent_dim % 32 == 0 && (device == DeviceType::kCpu || fits)) return {};
+  std::string found = "found latents of " + std::to_string(latent_dim) + " + " +
+                      std::to_string(rope_dim) + " elements, expected ";
+  if (latent_dim % 32 != 0) {
+    return make_error(ErrorCode::kUnsupported, found + "a multiple of 32 before the rotated part");
+  }
+  return make_error(ErrorCode::kUnsupported,
+                    found + "at most " + std::to_string(cuda::kMaxLatentDim) + " + " +
+                        std::to_string(cuda::kMaxLatentRope) +
+                        ", which the CUDA backend has; --device cpu runs them",
+                    "device");
 }
 
 void run_row_steps(const ExecContext& ctx, const RowSteps& steps) {

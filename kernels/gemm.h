@@ -163,6 +163,9 @@ Expected<void> check_activations(DeviceType device,
                                  WeightFormat weight,
                                  ActivationFormat activations);
 
+// Likewise for experts' matrices and rows of floats, which more weights take than whole layers.
+Expected<void> check_float_rows(DeviceType device, WeightFormat weight);
+
 // The maxima over a model's matrices that a workspace's size depends on.
 struct LargestMatrices {
   int32_t outputs = 0;

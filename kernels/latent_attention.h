@@ -22,6 +22,7 @@
 #include "kernels/attention.h"
 #include "kernels/device.h"
 #include "kernels/latent_index.h"
+#include "kernels/moe.h"
 #include "kernels/rope.h"
 
 namespace sluice::kernels {
@@ -38,8 +39,8 @@ struct LatentKvView {
   int32_t rope_dim = 0;     // even
 };
 
-// Returns kUnsupported where the device has no latent attention, or none of latents this wide.
-Expected<void> check_latent_attention(DeviceType device, int32_t latent_dim);
+// Returns kUnsupported where the device has no latent attention of such sizes.
+Expected<void> check_latent_attention(DeviceType device, int32_t latent_dim, int32_t rope_dim);
 
 // Rows of every head: that of a token begins at data + head * head_stride + token * stride.
 struct HeadRows {
@@ -52,7 +53,7 @@ struct HeadRows {
 // the heads' by the table, caches latent and key, and lays the queries out by head, multiplied by
 // the table's factor of their position, if it has any; without a table as they are. `nope` gets the
 // unrotated n of each head, zeros up to a multiple of 32 behind them; `query` gets the rotated r at
-// column c.
+// column c. `heads` gets each head's rows of `nope`, for linear_experts with a matrix a head.
 struct LatentRowsArgs {
   const float* q;  // [num_tokens, num_heads * (nope_dim + rope_dim)]
   int64_t q_stride;
@@ -68,6 +69,7 @@ struct LatentRowsArgs {
   LatentKvView cache;
   HeadRows nope;
   HeadRows query;
+  ExpertRows heads = {};  // of num_heads; without pointers nothing is written
 };
 
 void latent_rows(const ExecContext& ctx, const LatentRowsArgs& args);
@@ -76,8 +78,10 @@ struct LatentAttentionArgs {
   HeadRows query;  // [num_heads][num_tokens][latent_dim + rope_dim]
   int32_t num_heads;
   LatentKvView cache;
-  std::span<const int32_t> query_start_loc;  // this and the next four: as in AttentionArgs
+  std::span<const int32_t> query_start_loc;  // this and the next six: as in AttentionArgs
   std::span<const int32_t> seq_lens;
+  int32_t num_tokens = 0;  // this and the next: the CPU reads query_start_loc and seq_lens
+  int32_t max_seq_len = 0;
   const int32_t* block_table;
   int32_t block_table_stride;
   float scale;  // positive

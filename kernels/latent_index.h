@@ -63,8 +63,10 @@ struct ChooseKeysArgs {
   int64_t weights_stride;
   int32_t num_heads;
   IndexKeyView cache;
-  std::span<const int32_t> query_start_loc;  // this and the next three: as in AttentionArgs
+  std::span<const int32_t> query_start_loc;  // this and the next five: as in AttentionArgs
   std::span<const int32_t> seq_lens;
+  int32_t num_tokens = 0;  // this and the next: the CPU reads query_start_loc and seq_lens
+  int32_t max_seq_len = 0;
   const int32_t* block_table;
   int32_t block_table_stride;
   int32_t top_k;
@@ -79,6 +81,8 @@ struct ChooseKeysLimits {
   int32_t num_heads = 0;
   int32_t dim = 0;
   int32_t num_threads = 1;
+  int32_t num_tokens = 1;  // of a call
+  DeviceType device = DeviceType::kCpu;
 };
 
 int64_t choose_keys_workspace_bytes(const ChooseKeysLimits& limits);

@@ -119,7 +119,10 @@ Expected<void> Projection::add_format(const WeightStore& weights,
   const int32_t bits = is_wider ? std::max(activation_bits, kFloatBits) : activation_bits;
   const kernels::ActivationFormat format =
       kernels::activation_format(weight, bits, part.floats ? DeviceType::kCpu : weights.device());
-  if (auto known = kernels::check_activations(weights.device(), weight, format); !known) {
+  const bool as_experts = part.experts && format == kernels::ActivationFormat::kFloat;
+  auto known = as_experts ? kernels::check_float_rows(weights.device(), weight)
+                          : kernels::check_activations(weights.device(), weight, format);
+  if (!known) {
     Error error = std::move(known).error();
     error.message = weights.place_of(name) + ": " + error.message;
     return tl::unexpected(std::move(error));

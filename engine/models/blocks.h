@@ -55,6 +55,7 @@ class Projection {
     RowSlice slice = {};  // within a tensor that holds several parts
     Portion rows = {};    // this rank's share of the n rows
     bool floats = false;  // float weights take float rows on every device: equal bits
+    bool experts = false;  // read by linear_experts alone
   };
 
   // Takes the tensors from the store, only this rank's part of them where it keeps shares. With a

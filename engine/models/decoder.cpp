@@ -203,12 +203,6 @@ Expected<void> DecoderModel::load_ends(const ModelOptions& options, WeightStore&
   if (config_.embedding_norm) {
     SLUICE_TRY(embedding_norm_, load_stream_norm(config_, "token_embd_norm", weights));
   }
-  if (config_.max_alibi_bias != 0 && weights.device() == DeviceType::kCuda) {
-    return make_error(ErrorCode::kUnsupported,
-                      weights.path() + ": scores that fall with distance (ALiBi) are computed on "
-                                       "the CPU alone; --device cpu runs it",
-                      "device");
-  }
   SLUICE_TRY_VOID(output_.load(embedding_, options, weights));
   return layer_inputs_.load(bits, weights);
 }

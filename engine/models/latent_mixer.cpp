@@ -28,7 +28,8 @@ Expected<std::unique_ptr<Mixer>> LatentMixer::load(const ModelConfig& config,
                                                    int32_t layer,
                                                    int32_t activation_bits,
                                                    WeightStore& weights) {
-  SLUICE_TRY_VOID(kernels::check_latent_attention(weights.device(), config.latent.kv_rank));
+  SLUICE_TRY_VOID(kernels::check_latent_attention(
+      weights.device(), config.latent.kv_rank, config.latent.rope_dim));
   std::unique_ptr<LatentMixer> mixer(
       new LatentMixer(config, config.layers[static_cast<size_t>(layer)]));
   SLUICE_TRY_VOID(
@@ -45,8 +46,11 @@ Expected<LatentMixer::HeadMatrices> LatentMixer::load_heads(const std::string& s
   constexpr int32_t kFloatBits = 32;
   std::vector<Projection::Part> parts;
   for (int64_t head = 0; head < whole_heads(); ++head) {
-    parts.push_back(
-        {.stem = stem, .n = n, .slice = {head * n, whole_heads() * n}, .floats = true});
+    parts.push_back({.stem = stem,
+                     .n = n,
+                     .slice = {head * n, whole_heads() * n},
+                     .floats = true,
+                     .experts = true});
   }
   HeadMatrices heads;
   SLUICE_TRY(heads.projection, Projection::load(weights, parts, k, kFloatBits));
@@ -138,7 +142,9 @@ LatentMixer::IndexBuffers LatentMixer::layout_index(const StepBounds& bounds,
   const int64_t bytes = kernels::choose_keys_workspace_bytes({.seq_len = bounds.max_seq_len,
                                                               .num_heads = latent_.index_heads,
                                                               .dim = latent_.index_dim,
-                                                              .num_threads = bounds.num_threads});
+                                                              .num_threads = bounds.num_threads,
+                                                              .num_tokens = bounds.max_tokens,
+                                                              .device = bounds.device});
   index.workspace = {arena.take_bytes(bytes), static_cast<size_t>(bytes)};
   return index;
 }
@@ -262,6 +268,8 @@ void LatentMixer::choose_keys(const ForwardContext& context,
                         .cache = keys,
                         .query_start_loc = batch.query_start_loc,
                         .seq_lens = batch.seq_lens,
+                        .num_tokens = static_cast<int32_t>(batch.token_ids.size()),
+                        .max_seq_len = batch.max_seq_len,
                         .block_table = batch.block_tables[group].data(),
                         .block_table_stride = batch.block_table_strides[group],
                         .top_k = latent_.index_top_k,
@@ -298,6 +306,8 @@ void LatentMixer::attend(const ForwardContext& context, const LayerCache& cache)
        .cache = latent_view(cache),
        .query_start_loc = batch.query_start_loc,
        .seq_lens = batch.seq_lens,
+       .num_tokens = static_cast<int32_t>(batch.token_ids.size()),
+       .max_seq_len = batch.max_seq_len,
        .block_table = batch.block_tables[group].data(),
        .block_table_stride = batch.block_table_strides[group],
        .scale = config_.attention_scale,
@@ -314,12 +324,6 @@ void LatentMixer::forward(const ForwardContext& context,
   const ForwardBatch& batch = context.batch;
   const auto num_tokens = static_cast<int32_t>(batch.token_ids.size());
   const int64_t head_rows = places(num_tokens);
-  for (int32_t head = 0; head < layer_.num_heads; ++head) {
-    buffers_.heads.first[head] = static_cast<int32_t>(head * head_rows);
-    buffers_.heads.count[head] = num_tokens;
-    buffers_.heads.chosen[head] = head;
-  }
-  *buffers_.heads.num_chosen = layer_.num_heads;
   project_queries(context, in);
   const int64_t nope = align_up(latent_.nope_dim, kQuantGroup);
   kernels::latent_rows(context.exec,
@@ -336,7 +340,8 @@ void LatentMixer::forward(const ForwardContext& context,
                         .slot_mapping = batch.slot_mapping[static_cast<size_t>(cache.group)],
                         .cache = latent_view(cache),
                         .nope = {buffers_.latent, nope, head_rows * nope},
-                        .query = {buffers_.query, query_width(), head_rows * query_width()}});
+                        .query = {buffers_.query, query_width(), head_rows * query_width()},
+                        .heads = buffers_.heads});
   if (has_indexer()) choose_keys(context, cache, *rope);
   run_heads(context, keys_, latent_.nope_dim, query_width());
   attend(context, cache);

@@ -10,6 +10,7 @@ namespace sluice::kernels::cpu {
 bool has_activations(WeightFormat weight, ActivationFormat activations);
 int64_t attention_workspace_bytes(const AttentionLimits& limits);
 int64_t latent_workspace_bytes(const AttentionLimits& limits, int32_t rope_dim);
+int64_t choose_keys_workspace_bytes(const ChooseKeysLimits& limits);
 
 void attention_ahead(const ExecContext& ctx, const AttentionAheadArgs& args);
 

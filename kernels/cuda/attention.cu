@@ -18,32 +18,11 @@
 namespace sluice::kernels::cuda {
 namespace {
 
-// Merges one row of a row block, along y. Every thread folds m and l itself, and o for its d.
 __global__ void __launch_bounds__(kAttentionThreads, 1)
     merge_kernel(const __grid_constant__ AttentionWork work) {
   gpu::ptx::start_next_launch();
   gpu::ptx::wait_for_launches();
-  const RowBlock block = find_rows(work);
-  const auto r = static_cast<int32_t>(blockIdx.y);
-  if (r >= block.num_rows) return;
-  const KeyRange keys = visible_keys(work, block, r);
-  const int32_t base = first_partition_of(work, block);
-  const int32_t first = keys.begin / kAttentionPartition - base;
-  const int32_t last = (keys.end - 1) / kAttentionPartition - base;
-  const int32_t width = work.args.kv.head_dim;
-  float* const out = work.args.out + head_at(work, block, r, work.args.out_stride);
-  for (auto d = static_cast<int32_t>(threadIdx.x); d < width; d += kAttentionThreads) {
-    const float* partial = partial_of(work, first, r);
-    RowState state{.m = partial[width], .l = partial[width + 1]};
-    float output = partial[d];
-    for (int32_t partition = first + 1; partition <= last; ++partition) {
-      partial = partial_of(work, partition, r);
-      const MergeFactors factors = merge_factors(state.m, partial[width]);
-      output = merged(factors, output, partial[d]);
-      state = {.m = factors.m, .l = merged(factors, state.l, partial[width + 1])};
-    }
-    out[d] = finished(finish_of(sink_of(work, block, r), state), output);
-  }
+  merge_row(work);
 }
 
 // The kernel that attends, by the cache and the device.
@@ -177,7 +156,9 @@ void start(Stream stream,
            const AttentionArgs& args,
            const AttentionLimits& limits,
            const Launch& launch) {
-  if (by_list(limits, args.kv, launch)) return start_list(stream, args, limits, launch);
+  if (args.slopes == nullptr && by_list(limits, args.kv, launch)) {
+    return start_list(stream, args, limits, launch);
+  }
   const AttentionWork work =
       work_of(args, limits, launch, partials_bytes(launch, limits.head_dim));
   const bool split = work.partials != nullptr;
@@ -203,6 +184,13 @@ void start(Stream stream,
 }
 
 }  // namespace
+
+int32_t max_attention_head_dim() {
+  const int capability = gpu::compute_capability();
+  const bool has_room = capability == 80 || capability == 87 || capability / 10 == 9 ||
+                        capability / 10 == 10;
+  return has_room ? kMaxAttentionHeadDim : kWideHead;
+}
 
 int64_t attention_workspace_bytes(const AttentionLimits& limits, int32_t window) {
   if (limits.num_tokens == 0) return 0;

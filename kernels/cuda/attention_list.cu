@@ -383,7 +383,8 @@ void start(Stream stream, const ListWork& list) {
 }  // namespace
 
 bool list_attends(const KvLayerView& kv) {
-  return kv.dtype != DType::kF32 && kv.block_size >= kWgmmaBlockSize;
+  return kv.dtype != DType::kF32 && kv.head_dim <= kWideHead && kv.value_width() == kv.head_dim &&
+         kv.block_size >= kWgmmaBlockSize;
 }
 
 void launch_attention_list(Stream stream, const ListWork& work) {

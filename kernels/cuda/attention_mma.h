@@ -4,7 +4,8 @@
 // V, one after the other, come by cp.async into a ring of slots while earlier ones are multiplied.
 // With many rows each of 4 warps has 16 of them. With 16 or fewer, the warps share them: a warp has
 // 16 keys of a tile, then a part of d. Codes become 16-bit floats, exactly, on their way to a tile
-// in shared memory.
+// in shared memory. With heads above 256, which no GPU has run, q stays in shared memory and the
+// outputs of earlier partitions are in the output rows.
 #pragma once
 
 #include <cstddef>
@@ -27,7 +28,7 @@ class WarpRows {
   static constexpr int kGroups = kTogether ? 1 : kTileSteps;  // groups of 16 keys that it scores
   // The groups of 16 d whose outputs it has.
   static constexpr int kColumns = kDim / kStep / (kTogether ? kAttentionWarps : 1);
-  using Pair = RowPair<kColumns * 8, kAttentionThreads>;
+  using Pair = RowPair<kColumns * 8, Shared::kIsWide ? 0 : kAttentionThreads>;
   using Scores = float[kGroups * 8];
 
  public:
@@ -38,8 +39,9 @@ class WarpRows {
         work_(work),
         block_(block),
         width_(static_cast<int32_t>(cached_head_dim(work.args.kv.head_dim))),
+        value_width_(static_cast<int32_t>(cached_head_dim(work.args.kv.value_width()))),
         first_row_(kTogether ? 0 : warp() * 16),
-        pair_(work, block, first_row_, first_d(), !kTogether || warp() == 0, shared.total) {
+        pair_(work, block, first_row_, first_d(), !kTogether || warp() == 0, totals(shared)) {
     load_queries();
   }
 
@@ -86,9 +88,23 @@ class WarpRows {
     return kTogether ? warp() * kColumns * kStep : 0;
   }
 
-  // Loads q, rounded, through the ring's last slot or the tile; missing rows and d are zeros.
+  __device__ __forceinline__ static typename Pair::Row* totals(Shared& shared) {
+    if constexpr (Shared::kIsWide) {
+      return nullptr;
+    } else {
+      return shared.total;
+    }
+  }
+
+  // Returns where q is: for good where heads are wide, else until it is in registers.
+  __device__ __forceinline__ std::byte* query_rows() const {
+    if (Shared::kIsWide) return reinterpret_cast<std::byte*>(shared_.total);
+    return Shared::kCodes ? shared_.tile : shared_.ring[Shared::kSlots - 1];
+  }
+
+  // Loads q, rounded; missing rows and d are zeros.
   __device__ __forceinline__ void load_queries() {
-    std::byte* const rows = Shared::kCodes ? shared_.tile : shared_.ring[Shared::kSlots - 1];
+    std::byte* const rows = query_rows();
     const int32_t head_dim = work_.args.kv.head_dim;
     constexpr int kRowWords = kDim / 2;
     for (auto i = static_cast<int32_t>(threadIdx.x); i < kRows * kRowWords;
@@ -106,25 +122,43 @@ class WarpRows {
       *reinterpret_cast<uint32_t*>(to) = Cache::pack(low, high);
     }
     __syncthreads();
+    if constexpr (!Shared::kIsWide) {
 #pragma unroll
-    for (int step = 0; step < kDim / kStep; ++step) {
-      load_rows<2 * kDim>(q_[step], rows, first_row_, 2 * step);
+      for (int step = 0; step < kDim / kStep; ++step) {
+        load_rows<2 * kDim>(q_[step], rows, first_row_, 2 * step);
+      }
     }
   }
 
   __device__ __forceinline__ void multiply_keys(const std::byte* k, Scores& s) const {
 #pragma unroll
     for (int i = 0; i < 8 * kGroups; ++i) s[i] = 0;
-#pragma unroll
-    for (int step = 0; step < kDim / kStep; ++step) {
-      if (step * kStep >= width_) break;
-#pragma unroll
-      for (int group = 0; group < kGroups; ++group) {
-        uint32_t b[4];
-        load_columns<kKeyRowBytes>(b, k, step * kStep, 2 * (first_group() + group));
-        Cache::multiply(s + 8 * group, q_[step], b[0], b[1]);
-        Cache::multiply(s + 8 * group + 4, q_[step], b[2], b[3]);
+    if constexpr (Shared::kIsWide) {
+#pragma unroll 4
+      for (int step = 0; step < width_ / kStep; ++step) {
+        uint32_t q[4];
+        load_rows<2 * kDim>(q, query_rows(), 0, 2 * step);
+        multiply_step(q, k, step, s);
       }
+    } else {
+#pragma unroll
+      for (int step = 0; step < kDim / kStep; ++step) {
+        if (step * kStep >= width_) break;
+        multiply_step(q_[step], k, step, s);
+      }
+    }
+  }
+
+  __device__ __forceinline__ static void multiply_step(const uint32_t (&q)[4],
+                                                       const std::byte* k,
+                                                       int step,
+                                                       Scores& s) {
+#pragma unroll
+    for (int group = 0; group < kGroups; ++group) {
+      uint32_t b[4];
+      load_columns<kKeyRowBytes>(b, k, step * kStep, 2 * (first_group() + group));
+      Cache::multiply(s + 8 * group, q, b[0], b[1]);
+      Cache::multiply(s + 8 * group + 4, q, b[2], b[3]);
     }
   }
 
@@ -198,7 +232,7 @@ class WarpRows {
       }
 #pragma unroll
       for (int i = 0; i < kColumns; ++i) {
-        if (first_d() + i * kStep >= width_) break;
+        if (first_d() + i * kStep >= value_width_) break;
         uint32_t b[4];
         load_columns<2 * kDim>(b, v, step * kStep, first_d() / 8 + 2 * i);
         Cache::multiply(o + 8 * i, a, b[0], b[1]);
@@ -218,9 +252,10 @@ class WarpRows {
   const AttentionWork& work_;
   const RowBlock& block_;
   int32_t width_;
+  int32_t value_width_;
   int32_t first_row_;
   Pair pair_;
-  uint32_t q_[kDim / kStep][4];
+  uint32_t q_[Shared::kIsWide ? 1 : kDim / kStep][4];
 };
 
 template <typename Cache, int kDim, int kRows>
@@ -279,7 +314,10 @@ void launch_attention_by_mma(Stream stream, const AttentionWork& work, const Att
   }
   CHECK_LE(head_dim, kMaxAttentionHeadDim);
   CHECK(!many);
-  launch_attention_shape<Cache, 256, kFewAttentionRows>(stream, work, grid);
+  if (head_dim <= kWideHead) {
+    return launch_attention_shape<Cache, kWideHead, kFewAttentionRows>(stream, work, grid);
+  }
+  launch_attention_shape<Cache, kMaxAttentionHeadDim, kFewAttentionRows>(stream, work, grid);
 }
 
 }  // namespace sluice::kernels::cuda

@@ -15,20 +15,23 @@ namespace sluice::kernels::cuda {
 // Lane 4 g + q has rows g and g + 8 of a warp's 16. Of 8 columns of a product it has four values,
 // where d[2 h + c] is column 2 q + c of row g + 8 h. Scores and outputs are arrays of such fours,
 // in the order of their columns; 8 scores are a group of 16 keys.
-template <int kOutputs, int kThreads>
+// `Work` is AttentionWork, or has its functions.
+template <int kOutputs, int kThreads, typename Work = AttentionWork>
 class RowPair {
  public:
-  // The joined outputs of earlier partitions, for each thread of the block.
-  using Totals = float[kOutputs][kThreads];
+  // The joined outputs of earlier partitions, for each thread of the block. Without threads they
+  // are where the outputs go.
+  using Row = float[kThreads > 0 ? kThreads : 1];
+  using Totals = Row[kOutputs];
 
   // The warp has rows from `first_row` on and outputs of d from `first_d` on. `stores_state`:
   // whether this warp stores m and l of a partial.
-  __device__ __forceinline__ RowPair(const AttentionWork& work,
+  __device__ __forceinline__ RowPair(const Work& work,
                                      const RowBlock& block,
                                      int32_t first_row,
                                      int32_t first_d,
                                      bool stores_state,
-                                     Totals& totals)
+                                     Row* totals)
       : work_(work),
         block_(block),
         totals_(totals),
@@ -76,8 +79,8 @@ class RowPair {
   }
 
   // Turns products into scores, from key `first_key` of the tile at `begin` on; keys that a row
-  // does not see get the lowest score. The cap has a loop of its own, so that its code is not
-  // interleaved with other scores.
+  // does not see get the lowest score. Cap and slopes have loops of their own, so that their code
+  // is not interleaved with other scores.
   template <int kScores>
   __device__ __forceinline__ void finish_scores(int32_t begin,
                                                 int32_t first_key,
@@ -86,6 +89,7 @@ class RowPair {
 #pragma unroll
     for (int i = 0; i < kScores; ++i) s[i] = __fmul_rn(s[i], work_.args.scale);
     if (work_.args.soft_cap != 0) cap(s);
+    if (work_.args.slopes != nullptr) lean(begin + first_key, s);
     if (all) return;
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
@@ -193,22 +197,35 @@ class RowPair {
       const int32_t r = row_of(h);
       if (r >= block_.num_rows) continue;
       const Finish finish = finish_of(sink_of(work_, block_, r), total_[h]);
-      float* const out = work_.args.out + head_at(work_, block_, r, work_.args.out_stride);
-      for_outputs(h, [&](int index, int32_t d, float) {
-        out[d] = finished(finish, totals_[index][threadIdx.x]);
-      });
+      float* const out = output_of(work_, block_, r);
+      if constexpr (kThreads > 0) {
+        for_outputs(h, [&](int index, int32_t d, float) {
+          out[d] = finished(finish, totals_[index][threadIdx.x]);
+        });
+      } else {
+#pragma unroll 2
+        for (int i = 0; i < kOutputs / 2; ++i) {  // few at once: divisions take registers
+          const int32_t d = first_d_ + column_of(index_of_output(h, i));
+          if (d < work_.args.kv.value_width()) out[d] = finished(finish, out[d]);
+        }
+      }
     }
   }
 
  private:
+  // Returns the index of the lane's output i of row h.
+  __device__ __forceinline__ static int index_of_output(int h, int i) {
+    return i / 2 * 4 + 2 * h + i % 2;
+  }
+
   // Calls f(index, d, o) for the lane's outputs of a row; the partition's zeros are +0.
   template <typename F>
   __device__ __forceinline__ void for_outputs(int h, F f) const {
 #pragma unroll
     for (int i = 0; i < kOutputs / 2; ++i) {
-      const int index = i / 2 * 4 + 2 * h + i % 2;
+      const int index = index_of_output(h, i);
       const int32_t d = first_d_ + column_of(index);
-      if (d >= work_.args.kv.head_dim) continue;
+      if (d >= work_.args.kv.value_width()) continue;
       f(index, d, __fadd_rn(o_[index], 0.0F));
     }
   }
@@ -218,6 +235,18 @@ class RowPair {
 #pragma unroll
     for (int i = 0; i < kScores; ++i) {
       s[i] = __fmul_rn(work_.args.soft_cap, tanh_of(__fdiv_rn(s[i], work_.args.soft_cap)));
+    }
+  }
+
+  // Adds what scores gain for each token of distance, from key `first` on.
+  template <int kScores>
+  __device__ __forceinline__ void lean(int32_t first, float (&s)[kScores]) const {
+    float slopes[2];
+    for (int h = 0; h < 2; ++h) slopes[h] = slope_of(work_, block_, row_of(h));
+#pragma unroll
+    for (int i = 0; i < kScores; ++i) {
+      const int32_t distance = visible_[i % 4 / 2].end - 1 - (first + column_of(i));
+      s[i] = __fmaf_rn(slopes[i % 4 / 2], __int2float_rn(distance), s[i]);
     }
   }
 
@@ -237,15 +266,16 @@ class RowPair {
   __device__ __forceinline__ void join(int h, const RowState& state, bool starts) {
     const MergeFactors factors = merge_factors(total_[h].m, state.m);
     total_[h] = starts ? state : RowState{factors.m, merged(factors, total_[h].l, state.l)};
-    for_outputs(h, [&](int index, int32_t, float o) {
-      float& total = totals_[index][threadIdx.x];
+    float* const out = kThreads > 0 ? nullptr : output_of(work_, block_, row_of(h));
+    for_outputs(h, [&](int index, int32_t d, float o) {
+      float& total = kThreads > 0 ? totals_[index][threadIdx.x] : out[d];
       total = starts ? o : merged(factors, total, o);
     });
   }
 
-  const AttentionWork& work_;
+  const Work& work_;
   const RowBlock& block_;
-  Totals& totals_;
+  Row* totals_;
   int32_t first_row_;
   int32_t first_d_;
   bool stores_state_;

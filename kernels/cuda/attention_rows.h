@@ -3,7 +3,7 @@
 // the partitions of a row join. attention.cu plans, merges and finishes; attention_fma.cu is for
 // caches of floats, attention_list.cu for few rows a request on Hopper, attention_wgmma.cu for
 // prompts there over 16 bits, attention_mma.cu and attention_codes.cu for everything else. No GPU
-// has run chunked windows.
+// has run chunked windows, slopes, or values narrower than keys.
 #pragma once
 
 #include <algorithm>
@@ -27,6 +27,8 @@ inline constexpr int32_t kManyAttentionRows = 64;
 inline constexpr int32_t kWgmmaAttentionRows = 128;
 // Blocks of many rows are for heads up to this size; shared memory has no room for more.
 inline constexpr int32_t kManyRowsWidth = 128;
+// Above this size a head's q and outputs do not fit registers.
+inline constexpr int32_t kWideHead = 256;
 // wgmma takes caches in blocks of at least this many keys: the narrowest swizzle's row of K.
 inline constexpr int32_t kWgmmaBlockSize = 16;
 
@@ -82,6 +84,7 @@ struct RowBlock {
   int32_t first_row;
   int32_t num_rows;  // 0: nothing to do
   int32_t kv_head;
+  int32_t num_chosen = 0;  // the keys that its one token has chosen (latent_work.h)
 };
 
 // Each request's blocks start at the most that the rows before it can fill, so that a block finds
@@ -135,20 +138,21 @@ __device__ __forceinline__ KeyRange visible_keys(const AttentionWork& work,
 }
 
 // Returns the keys that any row sees; the last row's begin and end last.
-__device__ __forceinline__ KeyRange visible_to_any(const AttentionWork& work,
-                                                   const RowBlock& block) {
+template <typename Work>
+__device__ __forceinline__ KeyRange visible_to_any(const Work& work, const RowBlock& block) {
   return {visible_keys(work, block, 0).begin, visible_keys(work, block, block.num_rows - 1).end};
 }
 
 // The first partition that a row of the block sees: number 0 of those kept for the merge.
-__device__ __forceinline__ int32_t first_partition_of(const AttentionWork& work,
-                                                      const RowBlock& block) {
+template <typename Work>
+__device__ __forceinline__ int32_t first_partition_of(const Work& work, const RowBlock& block) {
   return visible_to_any(work, block).begin / kAttentionPartition;
 }
 
 // Returns the tiles that a block walks: those of partition number `index` where partitions run side
 // by side, none past the last partition that its rows see.
-__device__ __forceinline__ KeyRange tiles_of(const AttentionWork& work,
+template <typename Work>
+__device__ __forceinline__ KeyRange tiles_of(const Work& work,
                                              const RowBlock& block,
                                              int32_t index) {
   const KeyRange keys = visible_to_any(work, block);
@@ -166,14 +170,36 @@ __device__ __forceinline__ KeyRange keys_within(KeyRange keys, int32_t begin, in
   return first < last ? KeyRange{first, last} : KeyRange{0, 0};
 }
 
-// Returns the offset, in elements, of row r's head in q or out.
+// Returns the offset, in elements, of row r's head of `width` in q or out.
+__device__ __forceinline__ int64_t head_at(
+    const AttentionWork& work, const RowBlock& block, int32_t r, int64_t stride, int32_t width) {
+  const int32_t row = block.first_row + r;
+  const int32_t head = block.kv_head * work.group + row % work.group;
+  return (block.first_token + row / work.group) * stride + int64_t{head} * width;
+}
+
 __device__ __forceinline__ int64_t head_at(const AttentionWork& work,
                                            const RowBlock& block,
                                            int32_t r,
                                            int64_t stride) {
-  const int32_t row = block.first_row + r;
-  const int32_t head = block.kv_head * work.group + row % work.group;
-  return (block.first_token + row / work.group) * stride + int64_t{head} * work.args.kv.head_dim;
+  return head_at(work, block, r, stride, work.args.kv.head_dim);
+}
+
+// Returns where row r's query is, and how many elements it has.
+__device__ __forceinline__ const float* query_of(const AttentionWork& work,
+                                                 const RowBlock& block,
+                                                 int32_t r) {
+  return work.args.q + head_at(work, block, r, work.args.q_stride);
+}
+
+constexpr int32_t query_width(const AttentionWork& work) { return work.args.kv.head_dim; }
+
+// Returns where row r's output goes.
+__device__ __forceinline__ float* output_of(const AttentionWork& work,
+                                            const RowBlock& block,
+                                            int32_t r) {
+  return work.args.out +
+         head_at(work, block, r, work.args.out_stride, work.args.kv.value_width());
 }
 
 struct MergeFactors {
@@ -220,10 +246,44 @@ __device__ __forceinline__ const float* sink_of(const AttentionWork& work,
   return work.args.sinks + block.kv_head * work.group + (block.first_row + r) % work.group;
 }
 
+// Returns what row r's scores gain for each token of distance.
+__device__ __forceinline__ float slope_of(const AttentionWork& work,
+                                          const RowBlock& block,
+                                          int32_t r) {
+  return work.args.slopes[block.kv_head * work.group + (block.first_row + r) % work.group];
+}
+
 // Returns where a row's part of that partition is stored for the merge.
 __device__ __forceinline__ float* partial_of(const AttentionWork& work, int32_t index, int32_t r) {
   const int64_t slot = int64_t{blockIdx.x} * work.partitions + index;
   return work.partials + (slot * work.rows_per_block + r) * (int64_t{work.args.kv.head_dim} + 2);
+}
+
+// Merges one row of a row block, along y. Every thread folds m and l itself, and o for its d.
+template <typename Work>
+__device__ __forceinline__ void merge_row(const Work& work) {
+  const RowBlock block = find_rows(work);
+  const auto r = static_cast<int32_t>(blockIdx.y);
+  if (r >= block.num_rows) return;
+  const KeyRange keys = visible_keys(work, block, r);
+  const int32_t base = first_partition_of(work, block);
+  const int32_t first = keys.begin / kAttentionPartition - base;
+  const int32_t last = (keys.end - 1) / kAttentionPartition - base;
+  const int32_t width = work.args.kv.head_dim;
+  float* const out = output_of(work, block, r);
+  for (auto d = static_cast<int32_t>(threadIdx.x); d < work.args.kv.value_width();
+       d += kAttentionThreads) {
+    const float* partial = partial_of(work, first, r);
+    RowState state{.m = partial[width], .l = partial[width + 1]};
+    float output = partial[d];
+    for (int32_t partition = first + 1; partition <= last; ++partition) {
+      partial = partial_of(work, partition, r);
+      const MergeFactors factors = merge_factors(state.m, partial[width]);
+      output = merged(factors, output, partial[d]);
+      state = {.m = factors.m, .l = merged(factors, state.l, partial[width + 1])};
+    }
+    out[d] = finished(finish_of(sink_of(work, block, r), state), output);
+  }
 }
 
 }  // namespace sluice::kernels::cuda

@@ -45,7 +45,7 @@ constexpr bool has_no_bank_conflict() {
 
 // Checks ldmatrix, then copies of K in blocks of 16 keys, then copies of V.
 static_assert(has_no_bank_conflict<128, 1>() && has_no_bank_conflict<256, 1>() &&
-              has_no_bank_conflict<512, 1>());
+              has_no_bank_conflict<512, 1>() && has_no_bank_conflict<1024, 1>());
 static_assert(has_no_bank_conflict<kKeyRowBytes, 2>());
 static_assert(has_no_bank_conflict<128, 8>() && has_no_bank_conflict<256, 8>() &&
               has_no_bank_conflict<512, 8>());
@@ -122,6 +122,7 @@ template <typename Cache, int kDim, int kRows>
 struct TileMemory {
   static constexpr bool kCodes = Cache::kBytes == 1;
   static constexpr bool kTogether = kRows == kFewAttentionRows;  // the warps share the rows
+  static constexpr bool kIsWide = kDim > kWideHead;
   static constexpr int kSlots = kDim > 128 ? 2 : 3;              // slots of the ring
   static constexpr int kTileBytes = kDim * kAttentionTile * 2;
 
@@ -134,8 +135,9 @@ struct TileMemory {
   alignas(
       kPieceBytes) float sums[kTogether ? kRows * 4 : 1][kAttentionWarps];  // by row and lane % 4
   alignas(kPieceBytes) float tops[kTogether ? kRows : 1][kAttentionWarps];
-  float total[kDim * kRows / kAttentionThreads]
-             [kAttentionThreads];  // earlier partitions' outputs; each thread has its own
+  // Earlier partitions' outputs, of which each thread has its own; in wide heads q, rounded.
+  alignas(kPieceBytes) float
+      total[kDim * kRows / kAttentionThreads / (kIsWide ? 2 : 1)][kAttentionThreads];
 };
 
 // K and V of a block's tiles on their way through the ring, by all threads: a slot's copies are
@@ -161,6 +163,7 @@ class TileRing {
         keys_(visible_to_any(work, block)),
         kv_head_(block.kv_head),
         width_(static_cast<int32_t>(cached_head_dim(kv_.head_dim))),
+        value_width_(static_cast<int32_t>(cached_head_dim(kv_.value_width()))),
         block_shift_(work.block_shift),
         run_shift_(work.block_shift > kPieceShift ? work.block_shift - kPieceShift : 0),
         copied_(2 * begin),
@@ -205,9 +208,9 @@ class TileRing {
     return key >= keys_.begin && key < keys_.end;
   }
 
-  // Returns the offset in bytes from the start of K or V.
-  __device__ __forceinline__ int64_t head_of(int32_t key) const {
-    const int64_t head_bytes = kv_head_bytes(Cache::kType, kv_.head_dim, kv_.block_size);
+  // Returns the offset in bytes from the start of K or V, whose heads have `width` elements.
+  __device__ __forceinline__ int64_t head_of(int32_t key, int32_t width) const {
+    const int64_t head_bytes = kv_head_bytes(Cache::kType, width, kv_.block_size);
     return (int64_t{table_[key >> block_shift_]} * kv_.num_kv_heads + kv_head_) * head_bytes;
   }
 
@@ -216,15 +219,17 @@ class TileRing {
   }
 
   __device__ __forceinline__ int64_t element_of_k(int32_t key, int32_t d) const {
-    return head_of(key) + (int64_t{d} * kv_.block_size + slot_of(key)) * Cache::kBytes;
+    return head_of(key, width_) + (int64_t{d} * kv_.block_size + slot_of(key)) * Cache::kBytes;
   }
 
   __device__ __forceinline__ int64_t element_of_v(int32_t key, int32_t d) const {
-    return head_of(key) + (int64_t{slot_of(key)} * width_ + d) * Cache::kBytes;
+    return head_of(key, value_width_) +
+           (int64_t{slot_of(key)} * value_width_ + d) * Cache::kBytes;
   }
 
-  __device__ __forceinline__ int64_t scale_of(int32_t key) const {
-    return head_of(key) + int64_t{width_} * kv_.block_size + slot_of(key) * int64_t{sizeof(float)};
+  __device__ __forceinline__ int64_t scale_of(int32_t key, int32_t width) const {
+    return head_of(key, width) + int64_t{width} * kv_.block_size +
+           slot_of(key) * int64_t{sizeof(float)};
   }
 
   // Issues a group of copies, empty past the last tile, so that groups count slots.
@@ -272,7 +277,7 @@ class TileRing {
       const int32_t i = n * kAttentionThreads + static_cast<int32_t>(threadIdx.x);
       const int32_t row = i / kValuePieces;
       const int32_t d = i % kValuePieces * kPieceElements;
-      if (d >= width_) continue;
+      if (d >= value_width_) continue;
       const bool seen = sees(first_key + row);
       const int64_t at = seen ? element_of_v(first_key + row, d) : kNowhere;
       std::byte* const to = shared_.ring[slot] +
@@ -294,17 +299,19 @@ class TileRing {
       constexpr int32_t kPieces = kAttentionTile / kScales;
       if (thread >= 2 * kPieces) return;
       const std::byte* const from = thread < kPieces ? kv_.k : kv_.v;
+      const int32_t width = thread < kPieces ? width_ : value_width_;
       const int32_t in_tile = thread % kPieces * kScales;
       const int32_t key = first_key + in_tile;
       const bool some = key < keys_.end && key + kScales > keys_.begin;
       gpu::ptx::cp_async_16(&shared_.scales[slot][thread / kPieces][in_tile],
-                            from + (some ? scale_of(key) : 0),
+                            from + (some ? scale_of(key, width) : 0),
                             some ? kPieceBytes : 0);
     } else {
       const std::byte* const from = thread < kAttentionTile ? kv_.k : kv_.v;
+      const int32_t width = thread < kAttentionTile ? width_ : value_width_;
       const int32_t key = first_key + thread % kAttentionTile;
       shared_.scales[slot][thread / kAttentionTile][thread % kAttentionTile] =
-          sees(key) ? *reinterpret_cast<const float*>(from + scale_of(key)) : 0.0F;
+          sees(key) ? *reinterpret_cast<const float*>(from + scale_of(key, width)) : 0.0F;
     }
   }
 
@@ -327,7 +334,7 @@ class TileRing {
       const int32_t i = n * kAttentionThreads + static_cast<int32_t>(threadIdx.x);
       const KeyPiece key = key_piece(i);
       const int32_t piece = i % kValuePieces;
-      if ((values ? piece * kPieceElements : key.d) >= width_) continue;
+      if (values ? piece * kPieceElements >= value_width_ : key.d >= width_) continue;
       const Words codes = *reinterpret_cast<const Words*>(shared_.ring[slot_] + i * kPieceBytes);
       if (values) {
         // 4 of 8 lanes begin with the other piece, so that together they use all banks.
@@ -365,6 +372,7 @@ class TileRing {
   KeyRange keys_;  // seen by some row
   int32_t kv_head_;
   int32_t width_;
+  int32_t value_width_;
   int32_t block_shift_;
   int32_t run_shift_;  // log2 of the pieces of a d that lie together
   int32_t copied_;     // 2 * tile, and 1 for V: the next to copy

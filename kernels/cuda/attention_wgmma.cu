@@ -432,7 +432,8 @@ void start(Stream stream, const AttentionWork& work, const AttentionGrid& grid) 
 
 bool wgmma_attends(const KvLayerView& kv) {
   const bool half = kv.dtype == DType::kBF16 || kv.dtype == DType::kF16;
-  return half && kv.head_dim <= kManyRowsWidth && kv.block_size >= kWgmmaBlockSize;
+  return half && kv.head_dim <= kManyRowsWidth && kv.value_width() == kv.head_dim &&
+         kv.block_size >= kWgmmaBlockSize;
 }
 
 void launch_attention_wgmma(Stream stream, const AttentionWork& work, const AttentionGrid& grid) {

@@ -183,6 +183,16 @@ int64_t expert_stride(std::span<const ExpertMatrix> own, size_t each) {
   return stride;
 }
 
+RopeRows rows_of(const RopeTable* table) {
+  if (table == nullptr) return {};
+  CHECK(table->device_cos() != nullptr);
+  return {.cos = table->device_cos(),
+          .sin = table->device_sin(),
+          .num_pairs = table->num_pairs(),
+          .style = table->style(),
+          .query_scales = table->device_query_scales()};
+}
+
 }  // namespace
 
 bool has_activations(WeightFormat weight, ActivationFormat activations) {
@@ -193,6 +203,10 @@ bool has_activations(WeightFormat weight, ActivationFormat activations) {
   if (weight == WeightFormat::kInt8Channel) return activations == ActivationFormat::kInt8Token;
   return activations == ActivationFormat::kInt8 || activations == ActivationFormat::kBF16;
 }
+
+bool has_float_rows(WeightFormat weight) { return takes_float_rows(weight); }
+
+int32_t most_head_dim() { return max_attention_head_dim(); }
 
 // Returns enough for steps of one token a request with split partitions, and for requests of few
 // rows in any step that shares a list of work. Steps that would need more, some rows of a prompt
@@ -261,16 +275,7 @@ void attention(const ExecContext& ctx, const AttentionArgs& args) {
 }
 
 void rope_write_kv(const ExecContext& ctx, const RopeWriteKvArgs& args) {
-  RopeRows rows;
-  if (args.table != nullptr) {
-    rows = {.cos = args.table->device_cos(),
-            .sin = args.table->device_sin(),
-            .num_pairs = args.table->num_pairs(),
-            .style = args.table->style(),
-            .query_scales = args.table->device_query_scales()};
-    CHECK(rows.cos != nullptr);
-  }
-  launch_rope_write_kv(ctx.stream, args, rows);
+  launch_rope_write_kv(ctx.stream, args, rows_of(args.table));
 }
 
 void embedding(const ExecContext& ctx, const EmbeddingArgs& args) {
@@ -385,25 +390,32 @@ void group_norm(const ExecContext& ctx, const GroupNormArgs& args) {
   launch_group_norm(ctx.stream, args);
 }
 
-// Refused when the model was loaded (check_latent_attention).
-void latent_rows(const ExecContext&, const LatentRowsArgs&) {
-  SLUICE_UNREACHABLE("cuda latent_rows");
+int64_t latent_workspace_bytes(const AttentionLimits& limits) {
+  return latent_partials_bytes(limits);
 }
 
-void index_rows(const ExecContext&, const IndexRowsArgs&) {
-  SLUICE_UNREACHABLE("cuda index_rows");
+void latent_rows(const ExecContext& ctx, const LatentRowsArgs& args) {
+  launch_latent_rows(ctx.stream, args, rows_of(args.table));
 }
 
-void choose_keys(const ExecContext&, const ChooseKeysArgs&) {
-  SLUICE_UNREACHABLE("cuda choose_keys");
+void index_rows(const ExecContext& ctx, const IndexRowsArgs& args) {
+  launch_index_rows(ctx.stream, args, rows_of(args.table));
 }
 
-void latent_attention(const ExecContext&, const LatentAttentionArgs&) {
-  SLUICE_UNREACHABLE("cuda latent_attention");
+int64_t choose_keys_workspace_bytes(const ChooseKeysLimits& limits) {
+  return index_scores_bytes(limits);
 }
 
-void join_heads(const ExecContext&, const JoinHeadsArgs&) {
-  SLUICE_UNREACHABLE("cuda join_heads");
+void choose_keys(const ExecContext& ctx, const ChooseKeysArgs& args) {
+  launch_choose_keys(ctx.stream, args);
+}
+
+void latent_attention(const ExecContext& ctx, const LatentAttentionArgs& args) {
+  launch_latent_attention(ctx.stream, args);
+}
+
+void join_heads(const ExecContext& ctx, const JoinHeadsArgs& args) {
+  launch_join_heads(ctx.stream, args);
 }
 
 }  // namespace sluice::kernels::cuda

@@ -8,8 +8,12 @@ namespace sluice::kernels::cuda {
 
 // The device-dependent parts of kernels/gemm.h, attention.h and sampling.h.
 bool has_activations(WeightFormat weight, ActivationFormat activations);
+bool has_float_rows(WeightFormat weight);
 int64_t workspace_bytes(int32_t num_rows, const LargestMatrices& largest);
+int32_t most_head_dim();
 int64_t attention_workspace_bytes(const AttentionLimits& limits);
+int64_t latent_workspace_bytes(const AttentionLimits& limits);
+int64_t choose_keys_workspace_bytes(const ChooseKeysLimits& limits);
 int64_t sampling_workspace_bytes(int32_t vocab_size, int64_t max_rows);
 
 // NVTX ranges of the calling thread; only trace.h uses them.

@@ -14,6 +14,7 @@
 #include "kernels/elementwise.h"
 #include "kernels/gemm.h"
 #include "kernels/kv_blocks.h"
+#include "kernels/latent_attention.h"
 #include "kernels/moe.h"
 #include "kernels/norm.h"
 #include "kernels/partial_sums.h"
@@ -70,7 +71,11 @@ void launch_rope_write_kv(Stream stream, const RopeWriteKvArgs& args, const Rope
 // an infinity or a NaN, which caches of codes cannot, rows that share the tile with a row that sees
 // it get a NaN.
 // All this follows from the model of the tensor cores; an H200 has shown it (bench/gpu_probes, P4).
-inline constexpr int32_t kMaxAttentionHeadDim = 256;
+inline constexpr int32_t kMaxAttentionHeadDim = 512;
+
+// Returns the largest head of the current device: 256 where a block has less than 160 KB of shared
+// memory.
+int32_t max_attention_head_dim();
 
 // Bytes of the workspace with which partitions of the keys run side by side, for few rows over long
 // contexts; 0 where it does not help. The bits are the same with and without it.
@@ -87,6 +92,29 @@ int64_t mixed_attention_workspace_bytes(const AttentionLimits& limits);
 // args.workspace has no room for is not split. args.then must be null; requests may be empty.
 void launch_attention(Stream stream, const AttentionArgs& args, const AttentionLimits& limits);
 
+// Latent attention (kernels/latent_attention.h): over caches of floats with the CPU's bits, over
+// those of 16 bits by the definition above, keys being [latent | rotated | zeros to a multiple of
+// 16] and values latents. The i-th key that a token has chosen stands where position i does. A
+// latent has at most 512 elements, a rotated part 64. No GPU has run this.
+inline constexpr int32_t kMaxLatentDim = 512;
+inline constexpr int32_t kMaxLatentRope = 64;
+
+// Bytes of the workspace with which partitions run side by side in steps of few rows.
+int64_t latent_partials_bytes(const AttentionLimits& limits);
+// args.num_tokens and args.max_seq_len are upper bounds.
+void launch_latent_attention(Stream stream, const LatentAttentionArgs& args);
+
+// `rows` replaces args.table, which is not read. A token without a slot is left out.
+void launch_latent_rows(Stream stream, const LatentRowsArgs& args, const RopeRows& rows);
+void launch_join_heads(Stream stream, const JoinHeadsArgs& args);
+
+// The indexer of kernels/latent_index.h with the CPU's bits and choice. No GPU has run these.
+void launch_index_rows(Stream stream, const IndexRowsArgs& args, const RopeRows& rows);
+// args.num_tokens and args.max_seq_len are upper bounds. The workspace has room for the scores of
+// one token or more, whose number no bit depends on.
+void launch_choose_keys(Stream stream, const ChooseKeysArgs& args);
+int64_t index_scores_bytes(const ChooseKeysLimits& limits);
+
 // Samples in three launches: two of rows in pieces, a block each, then one of one block a row.
 // Rows, the memory they point to (top_logprobs too) and the workspace
 // (cuda::sampling_workspace_bytes of cuda_operators.h for at least as many rows) are in device
@@ -94,6 +122,10 @@ void launch_attention(Stream stream, const AttentionArgs& args, const AttentionL
 void launch_sample(Stream stream, const SampleArgs& args);
 void launch_take_tokens(Stream stream, const TakeTokensArgs& args);
 void launch_place_following(Stream stream, const PlaceFollowingArgs& args);
+
+// Whether launch_linear_float has these weights: all but FP8, NVFP4 and kInt8Channel; codes only
+// with experts.
+bool takes_float_rows(WeightFormat format);
 
 // Copies by threads between device memory and device or pinned memory, both aligned to 16 bytes.
 void launch_copy(Stream stream, std::byte* to, const std::byte* from, int64_t bytes);

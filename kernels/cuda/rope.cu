@@ -35,7 +35,7 @@ __global__ void __launch_bounds__(32 * kRopeHeads, 1)
   float* const own = staged + warp * args.kv.head_dim;
   const auto lane = static_cast<int32_t>(threadIdx.x % 32);
 #pragma unroll 4
-  for (int32_t d = lane; d < args.kv.head_dim; d += 32) own[d] = x[d];
+  for (int32_t d = lane; d < width_of(args.kv, head); d += 32) own[d] = x[d];
   __syncwarp();
   if (rotates) rotate(own, work.rows, rotation);
   if (norms) {

@@ -91,11 +91,15 @@ __device__ __forceinline__ RopeHead rope_head_at(const RopeWriteKvArgs& args, in
   return index < of_k ? RopeHead{HeadKind::kK, index} : RopeHead{HeadKind::kV, index - of_k};
 }
 
+__device__ __forceinline__ int32_t width_of(const KvLayerView& kv, const RopeHead& head) {
+  return head.kind == HeadKind::kV ? kv.value_width() : kv.head_dim;
+}
+
 // Returns where a head's values are.
 __device__ __forceinline__ const float* values_of(const RopeWriteKvArgs& args,
                                                   int64_t token,
                                                   const RopeHead& head) {
-  const int64_t skipped = int64_t{head.number} * args.kv.head_dim;
+  const int64_t skipped = int64_t{head.number} * width_of(args.kv, head);
   if (head.kind == HeadKind::kQ) return args.q + token * args.q_stride + skipped;
   if (head.kind == HeadKind::kK) return args.k + token * args.k_stride + skipped;
   return args.v + token * args.v_stride + skipped;
@@ -173,8 +177,9 @@ __device__ __forceinline__ void write_cached(const KvLayerView& kv,
                                              const RopeHead& head,
                                              int64_t slot,
                                              const float* staged) {
-  const int64_t padded = cached_head_dim(kv.head_dim);
-  const int64_t head_bytes = kv_head_bytes(kType, kv.head_dim, kv.block_size);
+  const int32_t width = width_of(kv, head);
+  const int64_t padded = cached_head_dim(width);
+  const int64_t head_bytes = kv_head_bytes(kType, width, kv.block_size);
   const int64_t block = slot / kv.block_size * kv.num_kv_heads * head_bytes;
   const int64_t offset = slot % kv.block_size;
   constexpr auto kElement = static_cast<int64_t>(dtype_bytes(kType));
@@ -184,7 +189,7 @@ __device__ __forceinline__ void write_cached(const KvLayerView& kv,
   const CachedRow row{.x = staged,
                       .slot = base + offset * (is_k ? 1 : padded) * kElement,
                       .stride = is_k ? kv.block_size : 1,
-                      .width = kv.head_dim,
+                      .width = width,
                       .padded = static_cast<int32_t>(padded)};
   write_head<kType>(row, reinterpret_cast<float*>(base + scale_at));
 }

@@ -3,6 +3,7 @@
 // there, so reaching an operator is a bug.
 #include "engine/core/status.h"
 #include "kernels/cuda/cuda_operators.h"
+#include "kernels/cuda/launch.h"
 #include "kernels/cuda/open_device.h"
 
 namespace sluice::kernels::cuda {
@@ -23,6 +24,10 @@ void end_range() { not_built("cuda end_range: not built"); }
 
 bool has_activations(WeightFormat, ActivationFormat) { return false; }
 
+bool has_float_rows(WeightFormat) { return false; }
+
+int32_t most_head_dim() { return kMaxAttentionHeadDim; }
+
 int64_t workspace_bytes(int32_t, const LargestMatrices&) {
   not_built("cuda workspace_bytes: not built");
 }
@@ -33,6 +38,14 @@ int64_t sampling_workspace_bytes(int32_t, int64_t) {
 
 int64_t attention_workspace_bytes(const AttentionLimits&) {
   not_built("cuda attention_workspace_bytes: not built");
+}
+
+int64_t latent_workspace_bytes(const AttentionLimits&) {
+  not_built("cuda latent_workspace_bytes: not built");
+}
+
+int64_t choose_keys_workspace_bytes(const ChooseKeysLimits&) {
+  not_built("cuda choose_keys_workspace_bytes: not built");
 }
 
 #define SLUICE_OPERATOR(op, Args) \

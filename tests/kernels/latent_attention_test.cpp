@@ -272,12 +272,14 @@ TEST(LatentAttention, MergesPartitionsLikeUsualAttention) {
                     {300, 4096});
 }
 
-TEST(LatentAttention, TheGpuRefusesIt) {
-  const auto refused = check_latent_attention(DeviceType::kCuda, 512);
+TEST(LatentAttention, SizesThatADeviceHasNotAreRefused) {
+  const auto refused = check_latent_attention(DeviceType::kCuda, 544, 64);
   ASSERT_FALSE(refused.has_value());
-  EXPECT_NE(refused.error().message.find("latent attention has no GPU kernel"), std::string::npos);
-  EXPECT_FALSE(check_latent_attention(DeviceType::kCpu, 40).has_value());
-  EXPECT_TRUE(check_latent_attention(DeviceType::kCpu, 512).has_value());
+  EXPECT_NE(refused.error().message.find("found latents of 544 + 64"), std::string::npos);
+  EXPECT_FALSE(check_latent_attention(DeviceType::kCuda, 512, 66).has_value());
+  EXPECT_TRUE(check_latent_attention(DeviceType::kCuda, 512, 64).has_value());
+  EXPECT_FALSE(check_latent_attention(DeviceType::kCpu, 40, 64).has_value());
+  EXPECT_TRUE(check_latent_attention(DeviceType::kCpu, 544, 66).has_value());
 }
 
 }  // namespace

@@ -207,11 +207,9 @@ void choose_keys(const ExecContext& ctx, const ChooseKeysArgs& args) {
   }
 }
 
-}  // namespace cpu
-
 int64_t choose_keys_workspace_bytes(const ChooseKeysLimits& limits) {
-  return limits.num_threads *
-         cpu::Scratch(nullptr, limits.seq_len, limits.num_heads, limits.dim).bytes;
+  return limits.num_threads * Scratch(nullptr, limits.seq_len, limits.num_heads, limits.dim).bytes;
 }
 
+}  // namespace cpu
 }  // namespace sluice::kernels

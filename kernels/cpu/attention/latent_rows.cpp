@@ -56,12 +56,23 @@ void latent_row(const SimdTable& simd, const LatentRowsArgs& args, int64_t token
   }
 }
 
+void list_heads(const LatentRowsArgs& args) {
+  const ExpertRows& heads = args.heads;
+  for (int32_t head = 0; head < args.num_heads; ++head) {
+    heads.first[head] = static_cast<int32_t>(head * (args.nope.head_stride / args.nope.stride));
+    heads.count[head] = static_cast<int32_t>(args.positions.size());
+    heads.chosen[head] = head;
+  }
+  *heads.num_chosen = args.num_heads;
+}
+
 }  // namespace
 
 void latent_rows(const ExecContext& ctx, const LatentRowsArgs& args) {
   DCHECK(args.positions.size() == args.slot_mapping.size());
   DCHECK(args.table == nullptr || 2 * args.table->num_pairs() == args.cache.rope_dim);
   const SimdTable& simd = simd_table(ctx.isa);
+  if (args.heads.first != nullptr) list_heads(args);
   ctx.pool->parallel_for_chunked(static_cast<int64_t>(args.positions.size()),
                                  {.chunk = kTokensPerClaim},
                                  [&](int64_t begin, int64_t end, int32_t) {

@@ -55,12 +55,14 @@ TEST(CudaDevice, CudaIsRefusedByNameOfWhatIsMissing) {
   EXPECT_NE(error_of(config).find("--device cpu runs it"), std::string::npos) << error_of(config);
 }
 
-// Scores a request's prompt with steps of at most `budget` tokens.
-std::vector<Collected> scored(Config config, int32_t budget) {
+// Scores a request's prompt, of tokens below `vocab`, with steps of at most `budget` tokens.
+std::vector<Collected> scored(Config config, int32_t budget, TokenId vocab = 437) {
   config.max_num_batched_tokens = budget;
   const std::unique_ptr<Engine> engine = start_engine(config);
   EXPECT_NE(engine, nullptr);
-  return testing::run_together(*engine, {testing::tiny_requests()[3]});
+  ValidRequest request = testing::tiny_requests()[3];
+  for (TokenId& token : request.prompt) token = 3 + (token - 3) % (vocab - 3);
+  return testing::run_together(*engine, {request});
 }
 
 void expect_near(const std::vector<Collected>& a,
@@ -108,6 +110,16 @@ TEST(CudaDevice, BlocksComeBackFromTheHostTier) {
   ASSERT_NE(engine, nullptr);
   expect_same(expected, testing::run_alone(*engine, again), "with a host tier");
   EXPECT_GT(engine->stats().kv_tier_hits, 0U);
+}
+
+TEST(CudaDevice, ScoresOfLatentsAreNearTheCpusAndTheSameInAnySteps) {
+  const testing::TinyGolden model("deepseek-v3", "bfloat16");
+  const auto scored_by = [&](const char* device, int32_t budget) {
+    return scored(model.config(device), budget, 71);
+  };
+  const std::vector<Collected> whole = scored_by("cuda", 256);
+  expect_same(whole, scored_by("cuda", 5), "steps of 5");
+  expect_near(scored_by("cpu", 256), whole, 0.03);
 }
 
 // Layers of 16 bits are defined differently, and near.

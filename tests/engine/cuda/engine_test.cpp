@@ -46,9 +46,11 @@ struct Setting {
 
 constexpr Setting kSettings[] = {{16, false, 3}, {256, false, 0}, {48, true, 0}};
 
-std::vector<ValidRequest> requests_to_run() {
+// `vocab`: of the model, whose first three tokens are left out.
+std::vector<ValidRequest> requests_to_run(TokenId vocab = 437) {
   std::vector<ValidRequest> requests = testing::tiny_requests();
   for (ValidRequest& request : requests) {
+    for (TokenId& token : request.prompt) token = 3 + (token - 3) % (vocab - 3);
     if (testing::is_short()) request.sampling.max_tokens = 2;
   }
   return requests;
@@ -78,8 +80,9 @@ void expect_settings_hold(const Model& model,
   EXPECT_GT(preemptions, 0U);
 }
 
-void expect_the_bits_of_the_cpu(const TinyModel& model) {
-  const std::vector<ValidRequest> requests = requests_to_run();
+template <typename Model>
+void expect_the_bits_of_the_cpu(
+    const Model& model, const std::vector<ValidRequest>& requests = requests_to_run()) {
   std::vector<Collected> expected;
   {
     const std::unique_ptr<Engine> engine = start_engine(model.config("cpu"));
@@ -91,8 +94,8 @@ void expect_the_bits_of_the_cpu(const TinyModel& model) {
 }
 
 template <typename Model>
-void expect_the_same_bits_however_it_runs(const Model& model) {
-  const std::vector<ValidRequest> requests = requests_to_run();
+void expect_the_same_bits_however_it_runs(
+    const Model& model, const std::vector<ValidRequest>& requests = requests_to_run()) {
   std::vector<Collected> expected;
   {
     Config config = model.config("cuda");
@@ -118,6 +121,37 @@ TEST(CudaEngine, AGgufModelHasTheSameBitsHoweverItRuns) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   const std::string path = golden_folder() + "/tiny/tiny-llama.gguf";
   expect_the_same_bits_however_it_runs(TinyGguf(path));
+}
+
+constexpr TokenId kGoldenVocab = 71;
+constexpr TokenId kLatentVocab = 259;
+
+// A model of latents in which most tokens see more keys than they choose, and a layer reads what
+// the one before has chosen.
+TEST(CudaEngine, ChosenLatentsHaveTheTokensAndBitsOfTheCpu) {
+  expect_the_bits_of_the_cpu(testing::TinyGolden("glm-moe-dsa", "float32"),
+                             requests_to_run(kGoldenVocab));
+}
+
+// Scores that fall with distance, values narrower than keys, layers with inputs of their own.
+TEST(CudaEngine, AttentionOfOtherFamiliesHasTheBitsOfTheCpu) {
+  if (!testing::is_full()) GTEST_SKIP() << "SLUICE_FULL=1 runs it";
+  for (const char* name : {"bloom", "mimo-v2", "gemma4-all"}) {
+    SCOPED_TRACE(name);
+    expect_the_bits_of_the_cpu(testing::TinyGolden(name, "float32"),
+                               requests_to_run(kGoldenVocab));
+  }
+}
+
+// Latents of 16 bits, and matrices of heads in floats and in codes.
+TEST(CudaEngine, LatentsHaveTheSameBitsHoweverTheyRun) {
+  if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
+  const std::string path = golden_folder() + "/models/engine-latents.gguf";
+  expect_the_same_bits_however_it_runs(TinyGguf(path), requests_to_run(kLatentVocab));
+  if (!testing::is_full()) return;
+  expect_the_bits_of_the_cpu(TinyGguf(path, "float32"), requests_to_run(kLatentVocab));
+  expect_the_same_bits_however_it_runs(testing::TinyGolden("deepseek-v32", "float16"),
+                                       requests_to_run(kGoldenVocab));
 }
 
 TEST(CudaEngine, Bf16ModelHasTheSameBitsHoweverItRuns) {

@@ -75,19 +75,48 @@ class TinyQuantized {
   TemporaryFolder folder_;
 };
 
-// A GGUF file of the repository instead: its vocabulary includes the prompts below.
+// A GGUF file of the repository instead. Where its vocabulary does not include the prompts below,
+// tiny_requests_of() makes others.
 class TinyGguf {
  public:
-  explicit TinyGguf(std::string path) : path_(std::move(path)) {}
+  explicit TinyGguf(std::string path, std::string kv_cache_dtype = "auto")
+      : path_(std::move(path)), kv_cache_dtype_(std::move(kv_cache_dtype)) {}
 
   [[nodiscard]] Config config(const std::string& device) const {
     Config config = tiny_config(device);
     config.model = path_;
+    config.kv_cache_dtype = kv_cache_dtype_;
     return config;
   }
 
  private:
   std::string path_;
+  std::string kv_cache_dtype_;
+};
+
+// A golden model of the repository, with fewer tokens than the prompts below, and the tokenizer.
+class TinyGolden {
+ public:
+  TinyGolden(const std::string& name, std::string kv_cache_dtype)
+      : kv_cache_dtype_(std::move(kv_cache_dtype)) {
+    for (const char* file : {"config.json", "model.safetensors"}) {
+      std::filesystem::copy_file(golden_folder() + "/models/" + name + "/" + file,
+                                 folder_.at(file));
+    }
+    std::filesystem::copy_file(golden_folder() + "/tokenizer/json/qwen.json",
+                               folder_.at("tokenizer.json"));
+  }
+
+  [[nodiscard]] Config config(const std::string& device) const {
+    Config config = tiny_config(device);
+    config.model = folder_.path();
+    config.kv_cache_dtype = kv_cache_dtype_;
+    return config;
+  }
+
+ private:
+  std::string kv_cache_dtype_;
+  TemporaryFolder folder_;
 };
 
 // Under a sanitizer the shim takes minutes instead of seconds (tests/stage.sh).

@@ -25,7 +25,8 @@ class AttentionModel {
         kv_(args.kv),
         core_(core),
         half_(kv_.dtype == DType::kF16 ? simt::Half::kF16 : simt::Half::kBF16),
-        width_(static_cast<size_t>(cached_head_dim(kv_.head_dim))) {}
+        width_(static_cast<size_t>(cached_head_dim(kv_.head_dim))),
+        value_width_(static_cast<size_t>(cached_head_dim(kv_.value_width()))) {}
 
   struct Row {
     size_t request;
@@ -50,7 +51,7 @@ class AttentionModel {
       const float add = cuda::exp_of(next.m - m);
       total.m = m;
       total.l = std::fmaf(next.l, add, total.l * keep);
-      for (size_t d = 0; d < width_; ++d) {
+      for (size_t d = 0; d < value_width_; ++d) {
         total.o[d] = std::fmaf(next.o[d], add, total.o[d] * keep);
       }
     }
@@ -62,7 +63,7 @@ class AttentionModel {
       for (float& o : total.o) o *= keep;
     }
     std::vector<float> out;
-    for (int32_t d = 0; d < kv_.head_dim; ++d) {
+    for (int32_t d = 0; d < kv_.value_width(); ++d) {
       out.push_back(total.o[static_cast<size_t>(d)] / total.l);
     }
     return out;
@@ -82,13 +83,14 @@ class AttentionModel {
       double sum = 0;
       double magnitude = 0;
       for (int32_t d = 0; d < kv_.head_dim; ++d) {
-        const double product = double{q[d]} * value(k_code(row, key, d)) * scale(row, kv_.k, key);
+        const double product = double{q[d]} * value(k_code(row, key, d)) * k_scale(row, key);
         sum += product;
         magnitude += std::abs(product);
       }
       off = std::max(off, (unit + kv_.head_dim * 0x1p-22) * args_.scale * magnitude);
       sum *= args_.scale;
       if (args_.soft_cap != 0) sum = args_.soft_cap * std::tanh(sum / args_.soft_cap);
+      if (args_.slopes != nullptr) sum += double{args_.slopes[row.head]} * (keys.end - 1 - key);
       scores.push_back(sum);
     }
     const double top = *std::ranges::max_element(scores);
@@ -96,10 +98,10 @@ class AttentionModel {
     for (double& score : scores) l += score = std::exp(score - top);
     const double factor = std::exp(2 * off) * (1 + unit + (keys.end - keys.begin) * 0x1p-22) - 1;
     std::vector<double> bound;
-    for (int32_t d = 0; d < kv_.head_dim; ++d) {
+    for (int32_t d = 0; d < kv_.value_width(); ++d) {
       double weighed = 0;
       for (int32_t key = keys.begin; key < keys.end; ++key) {
-        const double v = double{value(v_code(row, key, d))} * scale(row, kv_.v, key);
+        const double v = double{value(v_code(row, key, d))} * v_scale(row, key);
         weighed += scores[static_cast<size_t>(key - keys.begin)] / l * std::abs(v);
       }
       bound.push_back(weighed * factor + 1e-7);
@@ -149,12 +151,13 @@ class AttentionModel {
   // Returns where the key's block of a head of K or V is.
   [[nodiscard]] const std::byte* block_of(const Row& row,
                                           const std::byte* cache,
-                                          int32_t key) const {
+                                          int32_t key,
+                                          size_t width) const {
     const size_t entry = row.request * static_cast<size_t>(args_.block_table_stride) +
                          static_cast<size_t>(key / kv_.block_size);
     const int32_t kv_head = row.head / (args_.num_heads / kv_.num_kv_heads);
     return cache + (int64_t{args_.block_table[entry]} * kv_.num_kv_heads + kv_head) *
-                       kv_head_bytes(kv_.dtype, kv_.head_dim, kv_.block_size);
+                       kv_head_bytes(kv_.dtype, static_cast<int64_t>(width), kv_.block_size);
   }
 
   // Returns an element as 16 bits of the tensor core's type.
@@ -169,23 +172,34 @@ class AttentionModel {
   }
 
   [[nodiscard]] uint16_t k_code(const Row& row, int32_t key, int64_t d) const {
-    return element(block_of(row, kv_.k, key), d * kv_.block_size + key % kv_.block_size);
+    return element(block_of(row, kv_.k, key, width_), d * kv_.block_size + key % kv_.block_size);
   }
 
   [[nodiscard]] uint16_t v_code(const Row& row, int32_t key, int64_t d) const {
-    return element(block_of(row, kv_.v, key),
-                   key % kv_.block_size * static_cast<int64_t>(width_) + d);
+    return element(block_of(row, kv_.v, key, value_width_),
+                   key % kv_.block_size * static_cast<int64_t>(value_width_) + d);
   }
 
   [[nodiscard]] float value(uint16_t bits) const {
     return half_ == simt::Half::kF16 ? cuda::from_half(bits) : cuda::from_bf16(bits);
   }
 
-  [[nodiscard]] float scale(const Row& row, const std::byte* cache, int32_t key) const {
+  [[nodiscard]] float k_scale(const Row& row, int32_t key) const {
+    return scale(row, kv_.k, key, width_);
+  }
+
+  [[nodiscard]] float v_scale(const Row& row, int32_t key) const {
+    return scale(row, kv_.v, key, value_width_);
+  }
+
+  [[nodiscard]] float scale(const Row& row,
+                            const std::byte* cache,
+                            int32_t key,
+                            size_t width) const {
     if (!has_kv_scales(kv_.dtype)) return 1.0F;
     float scale;
     std::memcpy(&scale,
-                block_of(row, cache, key) + width_ * static_cast<size_t>(kv_.block_size) +
+                block_of(row, cache, key, width) + width * static_cast<size_t>(kv_.block_size) +
                     static_cast<size_t>(key % kv_.block_size) * sizeof(float),
                 sizeof(scale));
     return kv_.dtype == DType::kF8E4M3 ? scale * 256 : scale;
@@ -202,9 +216,12 @@ class AttentionModel {
       for (size_t i = 0; i < 16; ++i) k[i] = k_code(row, key, static_cast<int64_t>(first + i));
       s = step(&q[first], k, s);
     }
-    if (has_kv_scales(kv_.dtype)) s *= scale(row, kv_.k, key);
+    if (has_kv_scales(kv_.dtype)) s *= k_scale(row, key);
     s *= args_.scale;
-    return args_.soft_cap == 0 ? s : args_.soft_cap * cuda::tanh_of(s / args_.soft_cap);
+    if (args_.soft_cap != 0) s = args_.soft_cap * cuda::tanh_of(s / args_.soft_cap);
+    if (args_.slopes == nullptr) return s;
+    const auto distance = static_cast<float>(keys_of(row).end - 1 - key);
+    return std::fmaf(args_.slopes[row.head], distance, s);
   }
 
   // Adds a tile; keys of it that the row does not see weigh nothing.
@@ -234,9 +251,9 @@ class AttentionModel {
     uint16_t weights[kAttentionTile] = {};
     for (int32_t j = first; j < last; ++j) {
       const bool scaled = has_kv_scales(kv_.dtype) && p[j] != 0;
-      weights[j] = rounded(scaled ? p[j] * scale(row, kv_.v, begin + j) : p[j]);
+      weights[j] = rounded(scaled ? p[j] * v_scale(row, begin + j) : p[j]);
     }
-    for (size_t d = 0; d < width_; ++d) {
+    for (size_t d = 0; d < value_width_; ++d) {
       float o = state.o[d] * c;
       for (int32_t group = 0; group < kAttentionTile; group += 16) {
         uint16_t v[16] = {};
@@ -254,7 +271,7 @@ class AttentionModel {
                                    int32_t partition,
                                    Keys keys) const {
     State state;
-    state.o.assign(width_, 0.0F);
+    state.o.assign(value_width_, 0.0F);
     const int32_t begin = partition * kAttentionPartition;
     for (int32_t tile = begin; tile < begin + kAttentionPartition; tile += kAttentionTile) {
       if (tile + kAttentionTile <= keys.begin || tile >= keys.end) continue;
@@ -269,6 +286,7 @@ class AttentionModel {
   simt::TensorCore core_;
   simt::Half half_;
   size_t width_;
+  size_t value_width_;
 };
 
 }  // namespace sluice::kernels::test

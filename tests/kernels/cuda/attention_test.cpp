@@ -36,6 +36,10 @@ struct Case {
   float soft_cap = 0;
   bool sinks = false;
   std::vector<Request> requests = {};
+  int32_t value_dim = 0;  // 0: head_dim
+  bool slopes = false;
+
+  [[nodiscard]] int32_t value_width() const { return value_dim > 0 ? value_dim : head_dim; }
 };
 
 // A cache, the queries of one step, and that step's outputs: the CPU's for caches of floats, else
@@ -46,10 +50,9 @@ class Step {
  public:
   explicit Step(const Case& c, simt::TensorCore core = simt::kHopperCore)
       : c_(c),
-        head_bytes_(kv_head_bytes(c.dtype, c.head_dim, c.block_size)),
         num_blocks_(blocks_of(c)),
-        k_(cache_bytes()),
-        v_(cache_bytes()) {
+        k_(cache_bytes(c.head_dim)),
+        v_(cache_bytes(c.value_width())) {
     std::memset(k_.data(), 0xFF, k_.size());
     std::memset(v_.data(), 0xFF, v_.size());
     Random random(71);
@@ -72,6 +75,9 @@ class Step {
     const int64_t rows = starts_.back();
     q_ = random.normals(static_cast<size_t>(rows * width()), 1.5F);
     sinks_ = random.normals(static_cast<size_t>(c.num_heads), 2);
+    for (int32_t head = 0; head < c.num_heads; ++head) {
+      slopes_.push_back(-0.1F / static_cast<float>(head + 1));
+    }
     const auto cpu = test::make_device("scalar", 1);
     std::vector<std::byte> workspace(
         static_cast<size_t>(kernels::attention_workspace_bytes(limits())) + 64);
@@ -118,12 +124,12 @@ class Step {
 
   // Returns where element `head` of token `token` of request `r` starts in an output.
   [[nodiscard]] size_t at(size_t r, int32_t token, int32_t head) const {
-    return static_cast<size_t>(((starts_[r] + token) * c_.num_heads + head) * c_.head_dim);
+    return static_cast<size_t>(((starts_[r] + token) * c_.num_heads + head) * c_.value_width());
   }
 
   // Launches other tokens of the requests over the same cache.
   [[nodiscard]] std::vector<float> launch_part(size_t r, int32_t first, int32_t count) const {
-    std::vector<float> out(static_cast<size_t>(count * width()), -1.0F);
+    std::vector<float> out(static_cast<size_t>(count * out_width()), -1.0F);
     const std::vector<int32_t> starts = {0, count};
     const Request& request = c_.requests[r];
     const std::vector<int32_t> lengths = {request.seq_len - request.num_tokens + first + count};
@@ -141,6 +147,8 @@ class Step {
 
   [[nodiscard]] int64_t width() const { return int64_t{c_.num_heads} * c_.head_dim; }
 
+  [[nodiscard]] int64_t out_width() const { return int64_t{c_.num_heads} * c_.value_width(); }
+
  private:
   static int32_t blocks_of(const Case& c) {
     int64_t blocks = 0;
@@ -148,8 +156,8 @@ class Step {
     return static_cast<int32_t>(blocks);
   }
 
-  [[nodiscard]] int64_t cache_bytes() const {
-    return int64_t{num_blocks_} * c_.num_kv_heads * head_bytes_;
+  [[nodiscard]] int64_t cache_bytes(int32_t width) const {
+    return int64_t{num_blocks_} * c_.num_kv_heads * kv_head_bytes(c_.dtype, width, c_.block_size);
   }
 
   [[nodiscard]] KvLayerView view() const {
@@ -159,7 +167,8 @@ class Step {
             .num_blocks = num_blocks_,
             .block_size = c_.block_size,
             .num_kv_heads = c_.num_kv_heads,
-            .head_dim = c_.head_dim};
+            .head_dim = c_.head_dim,
+            .value_dim = c_.value_dim};
   }
 
   void take_model(const AttentionArgs& args, simt::TensorCore core) {
@@ -181,9 +190,10 @@ class Step {
 
   void fill(Random& random, size_t r) {
     const int32_t tokens = c_.requests[r].seq_len;
-    const int64_t kv_width = int64_t{c_.num_kv_heads} * c_.head_dim;
-    std::vector<float> k = random.normals(static_cast<size_t>(tokens * kv_width), 1.5F);
-    const std::vector<float> v = random.normals(static_cast<size_t>(tokens * kv_width));
+    const int64_t k_width = int64_t{c_.num_kv_heads} * c_.head_dim;
+    const int64_t v_width = int64_t{c_.num_kv_heads} * c_.value_width();
+    std::vector<float> k = random.normals(static_cast<size_t>(tokens * k_width), 1.5F);
+    const std::vector<float> v = random.normals(static_cast<size_t>(tokens * v_width));
     std::vector<int64_t> slots;
     for (int32_t i = 0; i < tokens; ++i) {
       const size_t entry =
@@ -195,9 +205,9 @@ class Step {
                   {.q = nullptr,
                    .q_stride = 0,
                    .k = k.data(),
-                   .k_stride = kv_width,
+                   .k_stride = k_width,
                    .v = v.data(),
-                   .v_stride = kv_width,
+                   .v_stride = v_width,
                    .num_heads = 0,
                    .table = nullptr,
                    .positions = positions,
@@ -210,18 +220,22 @@ class Step {
     const Request& request = c_.requests[r];
     const int32_t position = request.seq_len - request.num_tokens;
     const int32_t first = first_visible_key(position, c_.window, c_.is_chunked);
-    const int64_t width = cached_head_dim(c_.head_dim);
+    const int64_t k_width = cached_head_dim(c_.head_dim);
+    const int64_t v_width = cached_head_dim(c_.value_width());
+    const int64_t k_bytes = kv_head_bytes(c_.dtype, c_.head_dim, c_.block_size);
+    const int64_t v_bytes = kv_head_bytes(c_.dtype, c_.value_width(), c_.block_size);
     const auto bytes = static_cast<int64_t>(dtype_bytes(c_.dtype));
     for (int32_t key = 0; key < first; ++key) {
       int32_t& block =
           table_[r * static_cast<size_t>(stride_) + static_cast<size_t>(key / c_.block_size)];
       const int32_t slot = key % c_.block_size;
       for (int32_t head = 0; head < c_.num_kv_heads; ++head) {
-        const int64_t at = (int64_t{block} * c_.num_kv_heads + head) * head_bytes_;
-        std::memset(
-            v_.data() + at + slot * width * bytes, 0xFF, static_cast<size_t>(width * bytes));
-        for (int64_t d = 0; d < width; ++d) {
-          std::memset(k_.data() + at + (d * c_.block_size + slot) * bytes,
+        const int64_t at = int64_t{block} * c_.num_kv_heads + head;
+        std::memset(v_.data() + at * v_bytes + slot * v_width * bytes,
+                    0xFF,
+                    static_cast<size_t>(v_width * bytes));
+        for (int64_t d = 0; d < k_width; ++d) {
+          std::memset(k_.data() + at * k_bytes + (d * c_.block_size + slot) * bytes,
                       0xFF,
                       static_cast<size_t>(bytes));
         }
@@ -231,7 +245,7 @@ class Step {
   }
 
   [[nodiscard]] std::vector<float> untouched() const {
-    return std::vector<float>(static_cast<size_t>(starts_.back() * width()) + 1, -1.0F);
+    return std::vector<float>(static_cast<size_t>(starts_.back() * out_width()) + 1, -1.0F);
   }
 
   [[nodiscard]] AttentionArgs arguments(std::vector<float>& out) const {
@@ -248,13 +262,13 @@ class Step {
             .is_chunked = c_.is_chunked,
             .soft_cap = c_.soft_cap,
             .sinks = c_.sinks ? sinks_.data() : nullptr,
+            .slopes = c_.slopes ? slopes_.data() : nullptr,
             .out = out.data(),
-            .out_stride = width(),
+            .out_stride = out_width(),
             .workspace = {}};
   }
 
   const Case c_;
-  const int64_t head_bytes_;
   const int32_t num_blocks_;
   test::DeviceBytes k_;
   test::DeviceBytes v_;
@@ -264,6 +278,7 @@ class Step {
   std::vector<int32_t> table_;
   std::vector<float> q_;
   std::vector<float> sinks_;
+  std::vector<float> slopes_;
   std::vector<float> want_;
 };
 
@@ -306,6 +321,20 @@ TEST(CudaAttention, GroupsAndHeadsOfEverySize) {
   }
   check({.dtype = DType::kI8, .num_heads = 1, .head_dim = 112, .requests = {{70, 17}}});
   check({.dtype = DType::kF8E4M3, .num_heads = 1, .head_dim = 240, .requests = {{100, 1}}});
+}
+
+TEST(CudaAttention, WideHeadsNarrowValuesAndSlopes) {
+  for (const DType dtype : kCacheTypes) {
+    SCOPED_TRACE(to_string(dtype));
+    check({.dtype = dtype, .num_heads = 2, .head_dim = 512, .requests = {{70, 1}, {3, 2}}});
+    check({dtype, 4, 2, 40, 16, 0, false, 0, false, {{75, 2}}, 24});
+    check({dtype, 6, 2, 16, 16, 0, false, 0, false, {{530, 1}, {75, 4}}, 0, true});
+  }
+  check({.num_heads = 2, .head_dim = 264, .requests = {{600, 1}}});
+  check({.num_heads = 1, .head_dim = 320, .window = 60, .requests = {{150, 17}}});
+  check({.num_heads = 2, .head_dim = 192, .requests = {{520, 1}, {70, 9}}, .value_dim = 128});
+  check({.num_heads = 1, .head_dim = 96, .requests = {{90, 40}, {3, 1}}, .value_dim = 48});
+  check({.num_heads = 2, .soft_cap = 3, .requests = {{90, 40}}, .slopes = true});
 }
 
 TEST(CudaAttention, BlocksOfEverySize) {
@@ -435,23 +464,23 @@ TEST(CudaAttention, EveryChunkingGivesTheSameRows) {
 TEST(CudaAttention, PromptsHaveTheSameBitsWithAndWithoutWgmma) {
   for (const Case& c : {Case{.num_heads = 2, .head_dim = 64, .requests = {{530, 70}}},
                         Case{.dtype = DType::kF16,
-                             .num_heads = 2,
-                             .num_kv_heads = 2,
-                             .head_dim = 128,
-                             .block_size = 32,
-                             .requests = {{530, 66}, {20, 1}}},
+                        .num_heads = 2,
+                        .num_kv_heads = 2,
+                        .head_dim = 128,
+                        .block_size = 32,
+                        .requests = {{530, 66}, {20, 1}}},
                         Case{.num_heads = 2,
-                             .head_dim = 80,
-                             .block_size = 64,
-                             .window = 40,
-                             .sinks = true,
-                             .requests = {{230, 30}}},
+                        .head_dim = 80,
+                        .block_size = 64,
+                        .window = 40,
+                        .sinks = true,
+                        .requests = {{230, 30}}},
                         Case{.dtype = DType::kF16,
-                             .num_heads = 3,
-                             .head_dim = 24,
-                             .window = 70,
-                             .soft_cap = 3,
-                             .requests = {{600, 9}, {9, 1}, {30, 30}}}}) {
+                        .num_heads = 3,
+                        .head_dim = 24,
+                        .window = 70,
+                        .soft_cap = 3,
+                        .requests = {{600, 9}, {9, 1}, {30, 30}}}}) {
     SCOPED_TRACE(c.head_dim);
     check(c);
     const simt::GivenDevice blackwell(100);
@@ -523,11 +552,14 @@ TEST(CudaAttention, AWorkspaceThatItDidNotAskForIsLeftAlone) {
 TEST(CudaAttention, HeadsThatDoNotFitAreRefused) {
   EXPECT_TRUE(check_attention(DeviceType::kCuda, 256, 256).has_value());
   EXPECT_TRUE(check_attention(DeviceType::kCpu, 512, 256).has_value());
-  EXPECT_FALSE(check_attention(DeviceType::kCuda, 192, 128).has_value());
-  const Expected<void> refused = check_attention(DeviceType::kCuda, 264, 264);
+  EXPECT_TRUE(check_attention(DeviceType::kCuda, 192, 128).has_value());
+  EXPECT_FALSE(check_attention(DeviceType::kCuda, 128, 192).has_value());
+  const Expected<void> refused = check_attention(DeviceType::kCuda, 520, 520);
   ASSERT_FALSE(refused.has_value());
   EXPECT_EQ(refused.error().code, ErrorCode::kUnsupported);
-  EXPECT_NE(refused.error().message.find("heads of 264, expected at most 256"), std::string::npos);
+  EXPECT_NE(refused.error().message.find("heads of 520, expected at most 512"), std::string::npos);
+  const simt::GivenDevice small(89);
+  EXPECT_EQ(check_attention(DeviceType::kCuda, 264, 264).has_value(), !small.is_here());
 }
 
 #ifndef SLUICE_TESTS_ON_GPU  // a GPU does not count launches

@@ -18,9 +18,12 @@ struct Case {
   DType dtype;
   RopeStyle style;
   int32_t head_dim;
-  int32_t rotary_dim;  // 0: no table
-  bool norms = false;  // rotated heads
-  double growth = 0;   // of queries
+  int32_t rotary_dim;     // 0: no table
+  bool norms = false;     // rotated heads
+  double growth = 0;      // of queries
+  int32_t value_dim = 0;  // 0: head_dim
+
+  [[nodiscard]] int32_t value_width() const { return value_dim > 0 ? value_dim : head_dim; }
 };
 
 // Compares q, k and the whole cache after one call, on the CPU and under the shim.
@@ -35,9 +38,10 @@ void check(const Case& c) {
   const int64_t k_stride = kKvHeads * c.head_dim + 2;
   const std::vector<float> q = random.normals(static_cast<size_t>(kTokens * q_stride));
   std::vector<float> k = random.normals(static_cast<size_t>(kTokens * k_stride), 3);
-  std::vector<float> v = random.normals(static_cast<size_t>(kTokens * k_stride), 3);
-  std::fill_n(v.begin(), c.head_dim, 0.0F);
-  v[static_cast<size_t>(k_stride)] = std::numeric_limits<float>::infinity();
+  const int64_t v_stride = kKvHeads * c.value_width() + 2;
+  std::vector<float> v = random.normals(static_cast<size_t>(kTokens * v_stride), 3);
+  std::fill_n(v.begin(), c.value_width(), 0.0F);
+  v[static_cast<size_t>(v_stride)] = std::numeric_limits<float>::infinity();
   const std::vector<int32_t> positions = {0, 5, 17, 0, 40};
   const std::vector<int64_t> slots = {47, 0, 17, -1, 16};  // the fourth row is left unchanged
   RopeTable table({.rotary_dim = c.rotary_dim == 0 ? 2 : c.rotary_dim,
@@ -47,8 +51,9 @@ void check(const Case& c) {
   const std::vector<float> weight = random.normals(static_cast<size_t>(c.head_dim));
   const float* const norm = c.norms ? weight.data() : nullptr;
   table.prepare(64);
-  const int64_t cache_bytes =
-      int64_t{kBlocks} * kKvHeads * kv_head_bytes(c.dtype, c.head_dim, kBlockSize);
+  const auto cache_bytes = [&](int32_t width) {
+    return int64_t{kBlocks} * kKvHeads * kv_head_bytes(c.dtype, width, kBlockSize);
+  };
 
   struct Buffers {
     std::vector<float> q, k;
@@ -61,7 +66,7 @@ void check(const Case& c) {
                            .k = buffers.k.data(),
                            .k_stride = k_stride,
                            .v = v.data(),
-                           .v_stride = k_stride,
+                           .v_stride = v_stride,
                            .num_heads = kHeads,
                            .table = c.rotary_dim == 0 ? nullptr : &table,
                            .positions = positions,
@@ -72,12 +77,16 @@ void check(const Case& c) {
                                   .num_blocks = kBlocks,
                                   .block_size = kBlockSize,
                                   .num_kv_heads = kKvHeads,
-                                  .head_dim = c.head_dim},
+                                  .head_dim = c.head_dim,
+                                  .value_dim = c.value_dim},
                            .q_norm = norm,
                            .k_norm = norm,
                            .norm_eps = 1e-5F};
   };
-  Buffers want{q, k, test::DeviceBytes(cache_bytes), test::DeviceBytes(cache_bytes)};
+  Buffers want{q,
+               k,
+               test::DeviceBytes(cache_bytes(c.head_dim)),
+               test::DeviceBytes(cache_bytes(c.value_width()))};
   rope_write_kv(test::make_device("scalar", 1)->context(), args(want));
   cuda::RopeRows rows;
   if (c.rotary_dim != 0) {
@@ -88,7 +97,10 @@ void check(const Case& c) {
             .query_scales = table.query_scales()};
   }
   test::on_schedules([&] {
-    Buffers got{q, k, test::DeviceBytes(cache_bytes), test::DeviceBytes(cache_bytes)};
+    Buffers got{q,
+                k,
+                test::DeviceBytes(cache_bytes(c.head_dim)),
+                test::DeviceBytes(cache_bytes(c.value_width()))};
     cuda::launch_rope_write_kv(nullptr, args(got), rows);
     test::expect_same_floats(got.q, want.q);
     test::expect_same_floats(got.k, want.k);
@@ -110,6 +122,9 @@ TEST(CudaRope, NormsRotatedHeadsAndScalesQueriesAsTheCpu) {
   check({DType::kI8, RopeStyle::kInterleaved, 24, 8, true, 0.3});
   check({DType::kF32, RopeStyle::kHalves, 40, 24, false, 0.3});
   check({DType::kF16, RopeStyle::kHalves, 32, 0, true});
+  check({DType::kBF16, RopeStyle::kHalves, 512, 512, true});
+  check({DType::kF16, RopeStyle::kHalves, 48, 32, false, 0, 24});
+  check({DType::kI8, RopeStyle::kHalves, 48, 32, false, 0, 24});
 }
 
 TEST(CudaRope, WithoutATableItOnlyWrites) { check({DType::kBF16, RopeStyle::kHalves, 32, 0}); }
