@@ -24,7 +24,7 @@
 #include "server/api/routes.h"
 #include "server/front/front_end.h"
 #include "server/front/io_worker.h"
-#include "server/front/memory_reserve.h"
+#include "engine/core/memory_reserve.h"
 #include "server/front/start_check.h"
 #include "server/grpc/grpc_server.h"
 #include "server/grpc/worker_server.h"

@@ -32,6 +32,8 @@ constexpr std::string_view kLinearNames[] = {
 // What recurrent layers read as vectors, although files have it in two dimensions.
 constexpr std::string_view kVectorNames[] = {"mamba_conv",
                                              "mamba_skip",
+                                             "mamba_log_rate",
+                                             "delta_log_rate",
                                              "delta_conv",
                                              "delta_conv_q",
                                              "delta_conv_k",
@@ -300,6 +302,13 @@ class Planner {
     plan_.tensors.push_back(std::move(planned));
   }
 
+  // Codes are those of a layer's weight. None have one tensor for all experts of a layer.
+  static bool can_take(const std::optional<TargetScheme>& scheme, const SourceTensor& tensor) {
+    const bool is_weight = tensor.is_fused || tensor.stored_name.ends_with(".weight");
+    return !scheme || scheme->kind != TargetKind::kCodes || is_weight;
+  }
+
+  // A rule that names what its scheme cannot have has not matched.
   std::optional<TargetScheme> scheme_of(const SourceTensor& tensor) {
     const std::string& name = tensor.input_name;
     const auto match = [&](std::vector<Rule>& rules) {
@@ -308,9 +317,10 @@ class Planner {
       return found;
     };
     const bool is_left = match(exclude_);
-    const bool is_asked = is_matrix(tensor) && match(include_);
+    const bool is_asked = is_matrix(tensor) && can_take(scheme_, tensor) && match(include_);
     Rule* of_recipe = nullptr;
     for (Rule& rule : recipe_) {
+      if (!can_take(rule.scheme, tensor)) continue;
       if (rule.matches(name) && of_recipe == nullptr) of_recipe = &rule;
     }
     if (is_left || !is_matrix(tensor)) return std::nullopt;
@@ -323,7 +333,6 @@ class Planner {
   [[nodiscard]] bool takes_by_default(const SourceTensor& tensor) const {
     if (scheme_->spelling == Spelling::kMxfp4) return tensor.is_fused;
     if (scheme_->spelling != Spelling::kNone && is_of_heads(tensor)) return false;
-    // No codes have one tensor for all experts of a layer: a stack of them is kept.
     const bool is_stack = !tensor.stored_name.ends_with(".weight");
     if (scheme_->kind == TargetKind::kCodes && is_stack) return false;
     const bool is_whole = plan_.translation && scheme_->spelling == Spelling::kNone;

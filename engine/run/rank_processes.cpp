@@ -3,9 +3,12 @@
 
 #include <xxhash.h>
 
+#include <algorithm>
 #include <array>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <span>
+#include <utility>
 
 #include "engine/core/version.h"
 #include "kvcache/store/kv_storage.h"
@@ -34,6 +37,10 @@ struct TextHeader {
   uint64_t size = 0;
   uint64_t hash = 0;
 };
+
+tl::unexpected<Error> unreadable(const char* what) {
+  return make_error(ErrorCode::kDataLoss, std::string("node 0 sent no ") + what, "master-addr");
+}
 
 json values_of(const Config& config) {
   json values = json::object();
@@ -66,6 +73,55 @@ Expected<std::string> receive_text(RankGroup& group, int32_t rank, std::chrono::
   return make_error(ErrorCode::kUnavailable, group.why());
 }
 
+Expected<std::string> read_settings(const std::string& text, const Config& config) {
+  const json found = json::parse(text, nullptr, false);
+  if (!found.is_object() || !found.contains("knobs") || !found.contains("plan")) {
+    return unreadable("settings");
+  }
+  const json& knobs = found["knobs"];
+  if (!knobs.is_object() || !found["plan"].is_string()) return unreadable("settings");
+  const json own = values_of(config);
+  for (const char* const name : kEqualKnobs) {
+    const json there = knobs.value(name, json(""));
+    if (own[name] == there) continue;
+    std::string shown = there.dump(-1, ' ', /*ensure_ascii=*/true);
+    if (there.is_string()) shown = shown.substr(1, shown.size() - 2);
+    return make_error(ErrorCode::kInvalidArgument,
+                      "--" + std::string(name) + ": found " + own[name].get<std::string>() +
+                          " on node " + std::to_string(config.node_rank) + ", node 0 has " + shown,
+                      name);
+  }
+  return found["plan"].get<std::string>();
+}
+
+Expected<SharedPlan> read_shared_plan(const std::string& text) {
+  const json found = json::parse(text, nullptr, false);
+  if (!found.is_object() || !found.contains("num_blocks") || !found.contains("max_model_len")) {
+    return unreadable("plan");
+  }
+  const json& length = found["max_model_len"];
+  const json& blocks = found["num_blocks"];
+  const auto is_count = [](const json& value) {
+    return value.is_number_unsigned() && value <= std::numeric_limits<int32_t>::max();
+  };
+  if (!is_count(length) || length == 0 || !blocks.is_array() ||
+      !std::ranges::all_of(blocks, is_count)) {
+    return unreadable("plan");
+  }
+  return SharedPlan{.max_model_len = length.get<int64_t>(),
+                    .num_blocks = blocks.get<std::vector<int32_t>>()};
+}
+
+Expected<LoadedModel> read_loaded_model(const std::string& text) {
+  const json found = json::parse(text, nullptr, false);
+  const bool is_whole = found.is_object() && found.contains("fingerprint") &&
+                        found["fingerprint"].is_string() && found.contains("part_content") &&
+                        found["part_content"].is_number_unsigned();
+  if (!is_whole) return make_error(ErrorCode::kDataLoss, "a node named no model");
+  return LoadedModel{.fingerprint = found["fingerprint"].get<std::string>(),
+                     .part_content = found["part_content"].get<uint64_t>()};
+}
+
 RankGroupOptions group_options(const Config& config) {
   return {.rank = config.node_rank,
           .size = config.nnodes,
@@ -87,24 +143,9 @@ Expected<void> send_settings(RankGroup& group, const Config& config, const std::
 Expected<std::string> agree_on_settings(RankGroup& group, const Config& config) {
   SLUICE_TRY(const std::string text,
              receive_text(group, 0, std::chrono::seconds(config.rank_init_timeout_s)));
-  const auto refuse = [&](ErrorCode code, const std::string& why, const char* knob) {
-    group.fail(why);  // node 0 then has these words, too
-    return make_error(code, why, knob);
-  };
-  const json found = json::parse(text, nullptr, false);
-  if (!found.is_object() || !found.contains("knobs") || !found.contains("plan")) {
-    return refuse(ErrorCode::kDataLoss, "node 0 sent no settings", "master-addr");
-  }
-  const json own = values_of(config);
-  for (const char* const name : kEqualKnobs) {
-    const std::string there = found["knobs"].value(name, "");
-    if (own[name] == there) continue;
-    return refuse(ErrorCode::kInvalidArgument,
-                  "--" + std::string(name) + ": found " + own[name].get<std::string>() +
-                      " on node " + std::to_string(config.node_rank) + ", node 0 has " + there,
-                  name);
-  }
-  return found["plan"].get<std::string>();
+  auto plan = read_settings(text, config);
+  if (!plan) group.fail(plan.error().message);  // node 0 then has these words, too
+  return plan;
 }
 
 Expected<std::unique_ptr<RankGroup>> lead_nodes(const Config& config, const MemoryPlan& plan) {
@@ -121,15 +162,12 @@ Expected<uint64_t> hear_nodes(RankGroup& group, const LoadedModel& own) {
   for (int32_t rank = 1; rank < group.size(); ++rank) {
     // The connection for life bounds this wait: a rank that loads says that it lives.
     SLUICE_TRY(const std::string text, receive_text(group, rank, std::chrono::hours(24)));
-    const json found = json::parse(text, nullptr, false);
-    const bool is_whole = found.is_object() && found.contains("fingerprint") &&
-                          found["fingerprint"].is_string() && found.contains("part_content") &&
-                          found["part_content"].is_number_unsigned();
-    const std::string fingerprint = is_whole ? found["fingerprint"].get<std::string>() : "none";
-    if (fingerprint == own.fingerprint) {
-      parts += found["part_content"].get<uint64_t>();
+    const auto found = read_loaded_model(text);
+    if (found && found->fingerprint == own.fingerprint) {
+      parts += found->part_content;
       continue;
     }
+    const std::string fingerprint = found ? found->fingerprint : "none";
     const std::string why = "--model: rank " + std::to_string(rank) +
                             " has another one: its fingerprint is " + fingerprint + ", here it is " +
                             own.fingerprint;
@@ -143,13 +181,13 @@ Expected<JoinedNodes> join_nodes_of(const Config& config) {
   JoinedNodes joined = {.group = nullptr, .config = config, .num_blocks = {}};
   SLUICE_TRY(joined.group, RankGroup::meet(group_options(config)));
   SLUICE_TRY(const std::string text, agree_on_settings(*joined.group, config));
-  const json plan = json::parse(text, nullptr, false);
-  if (!plan.is_object() || !plan.contains("num_blocks")) {
-    joined.group->fail("node 0 sent no plan");
-    return make_error(ErrorCode::kDataLoss, "node 0 sent no plan", "master-addr");
+  auto plan = read_shared_plan(text);
+  if (!plan) {
+    joined.group->fail(plan.error().message);
+    return tl::unexpected(std::move(plan).error());
   }
-  joined.config.max_model_len = plan.value("max_model_len", int64_t{0});
-  joined.num_blocks = plan["num_blocks"].get<std::vector<int32_t>>();
+  joined.config.max_model_len = plan->max_model_len;
+  joined.num_blocks = std::move(plan->num_blocks);
   return joined;
 }
 

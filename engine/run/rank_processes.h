@@ -44,6 +44,16 @@ struct LoadedModel {
 // of their parts. kUnavailable: one could not; kInvalidArgument: one has another.
 Expected<uint64_t> hear_nodes(RankGroup& group, const LoadedModel& own);
 
+// How each of those texts is read. kDataLoss: no node of this build wrote it.
+// Node 0's settings beside a plan, which is returned; kInvalidArgument: one differs from `config`.
+Expected<std::string> read_settings(const std::string& text, const Config& config);
+struct SharedPlan {
+  int64_t max_model_len = 0;
+  std::vector<int32_t> num_blocks;  // by KV group
+};
+Expected<SharedPlan> read_shared_plan(const std::string& text);
+Expected<LoadedModel> read_loaded_model(const std::string& text);
+
 // What another node knows after meeting node 0.
 struct JoinedNodes {
   std::unique_ptr<RankGroup> group;

@@ -67,7 +67,10 @@ void handle_messages(FrontEnd& front_end, Exchange exchange) {
 
 void handle_count_tokens(FrontEnd& front_end, Exchange exchange) {
   auto body = front_end.read_request(
-      exchange.tenant_salt, exchange.arrival, [&](const ValidationContext& context) {
+      exchange.tenant_salt,
+      exchange.arrival,
+      exchange.request.body.size(),
+      [&](const ValidationContext& context) {
         return count_tokens(context, exchange);
       });
   front_end.note_ignored(exchange.ignored);

@@ -104,7 +104,10 @@ void start_pooling(FrontEnd& front_end, Exchange exchange, const PooledDecoder& 
                             Error{ErrorCode::kUnavailable, "The server is draining.", {}, {}});
   }
   auto decoded = front_end.read_request(
-      exchange.tenant_salt, exchange.arrival, [&](const ValidationContext& context) {
+      exchange.tenant_salt,
+      exchange.arrival,
+      exchange.request.body.size(),
+      [&](const ValidationContext& context) {
         return decode(context, exchange);
       });
   front_end.note_ignored(exchange.ignored);

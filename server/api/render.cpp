@@ -99,9 +99,13 @@ void write_prompt(JsonWriter& json,
 }
 
 Expected<std::string> render(FrontEnd& front_end, Exchange& exchange, Endpoint endpoint) {
-  SLUICE_TRY(Json body, parse_body(exchange.request.body, front_end.config.max_json_depth));
+  Json body;
   const auto request = front_end.read_request(
-      exchange.tenant_salt, exchange.arrival, [&](const ValidationContext& context) {
+      exchange.tenant_salt,
+      exchange.arrival,
+      exchange.request.body.size(),
+      [&](const ValidationContext& context) -> Expected<GenerationRequest> {
+        SLUICE_TRY(body, parse_body(exchange.request.body, context.config.max_json_depth));
         return validate_parameters(context, body, endpoint, exchange.ignored);
       });
   front_end.note_ignored(exchange.ignored);

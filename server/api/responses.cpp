@@ -49,6 +49,7 @@ Expected<Json> earlier_messages(const FrontEnd& front_end, uint64_t tenant, cons
   }
   const auto stored = store.find(tenant, id->get<std::string>());
   if (stored == nullptr) return tl::unexpected(not_found(id->get<std::string>(), param));
+  SLUICE_TRY_VOID(keep_memory_for(stored->messages.size()));
   return Json::parse(stored->messages);
 }
 
@@ -216,7 +217,7 @@ std::string query_value(const std::string& query, const std::string& name) {
 
 // A page of items: those that follow `after`, at most `limit`, the newest first unless `order` is
 // asc.
-Expected<std::string> items_page(Json items, const std::string& query) {
+Expected<std::string> items_page(const std::string& stored, const std::string& query) {
   const std::string order = query_value(query, "order");
   if (!order.empty() && order != "asc" && order != "desc") {
     return invalid("order must be asc or desc.", "order");
@@ -228,6 +229,8 @@ Expected<std::string> items_page(Json items, const std::string& query) {
       return invalid("limit must be 1 to 100.", "limit");
     }
   }
+  SLUICE_TRY_VOID(keep_memory_for(stored.size()));
+  Json items = Json::parse(stored);
   if (order != "asc") std::ranges::reverse(items);
   const std::string after = query_value(query, "after");
   auto first = items.begin();
@@ -286,7 +289,7 @@ void handle_response_items(FrontEnd& front_end, Exchange exchange) {
   const std::string id = id_in_path(exchange);
   const auto stored = front_end.responses->find(exchange.tenant_salt, id);
   if (stored == nullptr) return front_end.fail(exchange, not_found(id, "response_id"));
-  auto page = items_page(Json::parse(stored->items), exchange.request.query);
+  auto page = items_page(stored->items, exchange.request.query);
   if (!page) return front_end.fail(exchange, page.error());
   HttpResponse response;
   response.body = std::move(*page);
@@ -300,7 +303,10 @@ void handle_cancel_response(FrontEnd& front_end, Exchange exchange) {
 
 void handle_count_response_tokens(FrontEnd& front_end, Exchange exchange) {
   auto body = front_end.read_request(
-      exchange.tenant_salt, exchange.arrival, [&](const ValidationContext& context) {
+      exchange.tenant_salt,
+      exchange.arrival,
+      exchange.request.body.size(),
+      [&](const ValidationContext& context) {
         return count_tokens(front_end, context, exchange);
       });
   front_end.note_ignored(exchange.ignored);

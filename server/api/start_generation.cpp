@@ -28,7 +28,10 @@ void start(FrontEnd& front_end,
                             Error{ErrorCode::kUnavailable, "The server is draining.", {}, {}});
   }
   auto decoded = front_end.read_request(
-      exchange.tenant_salt, exchange.arrival, [&](const ValidationContext& context) {
+      exchange.tenant_salt,
+      exchange.arrival,
+      exchange.request.body.size(),
+      [&](const ValidationContext& context) {
         return decode(context, exchange);
       });
   if (decoded) note_left_out(decoded->request, exchange.ignored);

@@ -76,7 +76,10 @@ Expected<std::string> detokenize(const ValidationContext& context, Exchange& exc
 template <typename Read>
 void answer(FrontEnd& front_end, Exchange exchange, const Read& read) {
   const auto body = front_end.read_request(
-      exchange.tenant_salt, exchange.arrival, [&](const ValidationContext& context) {
+      exchange.tenant_salt,
+      exchange.arrival,
+      exchange.request.body.size(),
+      [&](const ValidationContext& context) {
         return read(context, exchange);
       });
   front_end.note_ignored(exchange.ignored);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/core/config.h"
+#include "engine/core/memory_reserve.h"
 #include "engine/core/status.h"
 #include "engine/engine.h"
 #include "engine/handoff/fallback_counters.h"
@@ -126,9 +127,11 @@ class FrontEnd {
 
   // Returns read(validation_context(...)), an Expected, for the model that the next request goes
   // to. A request that names a model which only other versions have is read for one of these.
+  // kUnavailable: there is too little memory now for a tree of so many bytes.
   template <typename Read>
   auto read_request(uint64_t tenant_salt,
                     std::chrono::steady_clock::time_point arrival,
+                    size_t input_bytes,
                     const Read& read);
 
   // Returns why this server should get no requests; empty: healthy. Any thread, cheap.
@@ -220,14 +223,20 @@ class FrontEnd {
 template <typename Read>
 auto FrontEnd::read_request(uint64_t tenant_salt,
                             std::chrono::steady_clock::time_point arrival,
+                            size_t input_bytes,
                             const Read& read) {
   const std::shared_ptr<const ServedModel> next = next_model();
-  auto result = read(validation_context(next, tenant_salt, arrival));
+  const auto read_for = [&](const std::shared_ptr<const ServedModel>& model) {
+    return read(validation_context(model, tenant_salt, arrival));
+  };
+  const auto kept = keep_memory_for(input_bytes);
+  if (!kept) return decltype(read_for(next))(tl::unexpected(kept.error()));
+  auto result = read_for(next);
   const auto is_unknown = [](const Error& error) { return error.machine_code == kModelNotFound; };
   if (result || !is_unknown(result.error())) return result;
   for (const auto& other : all_models()) {
     if (other->names == next->names) continue;
-    auto again = read(validation_context(other, tenant_salt, arrival));
+    auto again = read_for(other);
     if (again || !is_unknown(again.error())) return again;
   }
   return result;

@@ -12,15 +12,13 @@
 
 #include "engine/core/log.h"
 #include "server/front/front_end.h"
-#include "server/front/memory_reserve.h"
+#include "engine/core/memory_reserve.h"
 #include "server/http/api_errors.h"
 
 namespace sluice {
 namespace {
 
 constexpr size_t kScratchBytes = 64 << 10;
-// A larger one is read only while there is a reserve to take its tree apart.
-constexpr size_t kBodyWithoutReserve = 64 << 10;
 constexpr std::chrono::milliseconds kSweepInterval{100};
 
 // Says what was thrown, unless memory lacks for that, too.
@@ -177,8 +175,6 @@ void IoWorker::take_over(std::shared_ptr<Connection> connection) {
 void IoWorker::handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) {
   const ErrorForm form = request.is_anthropic ? ErrorForm::kAnthropic : ErrorForm::kOpenAi;
   try {
-    const bool is_large = request.body.size() > kBodyWithoutReserve;
-    if (is_large && !keep_memory_reserves()) throw std::bad_alloc();
     front_end_.handle(std::move(request), writer);
   } catch (const std::exception& error) {
     note_failure("request", error);

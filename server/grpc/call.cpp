@@ -32,7 +32,8 @@ GrpcCall::GrpcCall(FrontEnd& front_end,
       worker_(call_worker),
       method_(method),
       tenant_(std::move(tenant)),
-      context_(&context) {
+      context_(&context),
+      num_bytes_(message.Length()) {
   message_bytes_.Swap(&message);
 }
 
@@ -92,7 +93,7 @@ void GrpcCall::run() {
   }
   IgnoredArguments ignored(unknown_arguments_rule(front_end_.config));
   auto request = front_end_.read_request(
-      tenant_->salt(), arrival_, [&](const ValidationContext& context) {
+      tenant_->salt(), arrival_, num_bytes_, [&](const ValidationContext& context) {
         return decode(context, ignored);
       });
   if (request) note_left_out(*request, ignored);

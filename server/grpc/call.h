@@ -108,6 +108,7 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
   const Clock::time_point arrival_ = Clock::now();
   std::mutex context_mutex_;  // a gRPC thread ends the context while the I/O thread may reset it
   grpc::CallbackServerContext* context_;  // null: done
+  const size_t num_bytes_;                // of the message
   grpc::ByteBuffer message_bytes_;        // until they are parsed
 
   std::shared_ptr<Generation> generation_;  // set until the status is sent; it holds this call

@@ -115,6 +115,7 @@ class EmbedCall final : public PooledSink, public std::enable_shared_from_this<E
     trace_ = trace_context_of(*context_);
     client_ = address_of(context_->peer());
     EmbedRequest message;
+    const size_t num_bytes = bytes_.Length();
     if (!parse(bytes_, message)) {
       return fail(Error{
           ErrorCode::kInvalidArgument, "The message is not of this method's type.", {}, {}});
@@ -125,7 +126,7 @@ class EmbedCall final : public PooledSink, public std::enable_shared_from_this<E
     }
     IgnoredArguments ignored(unknown_arguments_rule(front_end_.config));
     auto request = front_end_.read_request(
-        tenant_->salt(), arrival_, [&](const ValidationContext& context) {
+        tenant_->salt(), arrival_, num_bytes, [&](const ValidationContext& context) {
           return decode_embed_request(context, message, ignored);
         });
     front_end_.note_ignored(ignored);

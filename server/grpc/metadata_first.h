@@ -21,6 +21,8 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/core/memory_reserve.h"
+
 namespace sluice {
 
 template <typename Response>
@@ -79,6 +81,7 @@ class OneRequestReactor : public OneRequestWire<Response> {
 
   void OnReadDone(bool ok) final {
     if (!ok) return fail({grpc::StatusCode::INTERNAL, "The call has no message to read."});
+    if (!keep_memory_for(message_.Length())) return fail(too_little());
     try {
       place(message_.Length(), [this] { take_or_fail(); });
     } catch (const std::exception&) {  // out of memory

@@ -52,12 +52,43 @@ constexpr Extreme kExtremes[] = {
 // The first of these that a model's first layer has is changed.
 constexpr const char* kChangedStems[] = {"ffn_up", "ffn_up_exps.1", "ffn_up_exps", "mamba_in"};
 
-// Changes one matrix of the model's first layer in place.
-void change_matrix(const std::string& model, const Extreme& extreme) {
+// Where the numbers of a tensor lie.
+struct Stored {
   std::string path;
   size_t offset = 0;
   WeightFormat format = WeightFormat::kF32;
-  std::vector<float> weights;
+  size_t count = 0;
+};
+
+Stored stored_at(const std::string& model,
+                 const Checkpoint& checkpoint,
+                 const CheckpointTensor& tensor) {
+  Stored stored = {.path = tensor.file.empty() ? model : tensor.file, .format = tensor.format};
+  for (const CheckpointFile& file : checkpoint.files()) {
+    const std::byte* const begin = file.bytes.data();
+    if (tensor.data.data() < begin || tensor.data.data() >= begin + file.bytes.size()) continue;
+    stored.offset = static_cast<size_t>(tensor.data.data() - begin);
+  }
+  EXPECT_GT(stored.offset, 0U) << "experts in one tensor are no part of a file: " << model;
+  stored.count = tensor.data.size() / static_cast<size_t>(format_info(tensor.format).block_bytes);
+  return stored;
+}
+
+// Changes numbers in place. No checkpoint may have the file open.
+void rewrite(const Stored& stored, const std::function<void(std::vector<float>& weights)>& change) {
+  std::string file = read_file(stored.path);
+  auto* const data = reinterpret_cast<std::byte*>(file.data()) + stored.offset;
+  std::vector<float> weights(stored.count);
+  const auto count = static_cast<int64_t>(stored.count);
+  dequantize_row(stored.format, data, count, weights.data());
+  change(weights);
+  quantize_row(stored.format, weights.data(), count, data);
+  write_file(stored.path, file);
+}
+
+// Changes one matrix of the model's first layer.
+void change_matrix(const std::string& model, const Extreme& extreme) {
+  Stored stored;
   {
     const auto opened = Checkpoint::open(model);
     ASSERT_TRUE(opened.has_value()) << opened.error().message;
@@ -66,27 +97,34 @@ void change_matrix(const std::string& model, const Extreme& extreme) {
       if (tensor == nullptr) tensor = (*opened)->find(std::string("blk.0.") + stem + ".weight");
     }
     ASSERT_NE(tensor, nullptr) << model;
-    format = tensor->format;
-    ASSERT_FALSE(format_info(format).is_integer) << model;
-    path = tensor->file.empty() ? model : tensor->file;
-    for (const CheckpointFile& file : (*opened)->files()) {
-      const std::byte* const begin = file.bytes.data();
-      if (tensor->data.data() < begin || tensor->data.data() >= begin + file.bytes.size()) continue;
-      offset = static_cast<size_t>(tensor->data.data() - begin);
-    }
-    ASSERT_GT(offset, 0U) << "experts in one tensor are no part of a file: " << model;
-    const auto bytes = static_cast<size_t>(format_info(format).block_bytes);
-    weights.resize(tensor->data.size() / bytes);
-    dequantize_row(
-        format, tensor->data.data(), static_cast<int64_t>(weights.size()), weights.data());
+    ASSERT_FALSE(format_info(tensor->format).is_integer) << model;
+    stored = stored_at(model, **opened, *tensor);
   }
-  extreme.apply(weights);
-  std::vector<std::byte> bytes(static_cast<size_t>(
-      row_bytes(format, static_cast<int64_t>(weights.size()))));
-  quantize_row(format, weights.data(), static_cast<int64_t>(weights.size()), bytes.data());
-  std::string file = read_file(path);
-  std::memcpy(file.data() + offset, bytes.data(), bytes.size());
-  write_file(path, file);
+  rewrite(stored, extreme.apply);
+}
+
+// Rounds the matrices of latents in `floats` as the loader rounds those of `coded`, whose halves
+// are BF16. What is left then is what the products differ by.
+void round_latents(const std::string& coded, const std::string& floats) {
+  std::vector<Stored> rounded;
+  {
+    const auto of_codes = Checkpoint::open(coded);
+    const auto of_floats = Checkpoint::open(floats);
+    ASSERT_TRUE(of_codes.has_value() && of_floats.has_value());
+    for (const CheckpointTensor& tensor : (*of_codes)->tensors()) {
+      const bool is_rounded = tensor.latent != nullptr && tensor.format == WeightFormat::kBF16;
+      if (!is_rounded || !tensor.latent->is_key()) continue;  // both halves are of one matrix
+      const CheckpointTensor* decoded = (*of_floats)->find(tensor.name);
+      ASSERT_TRUE(decoded != nullptr && decoded->latent != nullptr) << tensor.name;
+      if (decoded->format == WeightFormat::kBF16) continue;  // it is rounded there, too
+      rounded.push_back(stored_at(floats, **of_floats, decoded->latent->whole()));
+    }
+  }
+  for (const Stored& stored : rounded) {
+    rewrite(stored, [](std::vector<float>& weights) {
+      for (float& weight : weights) weight = bf16_to_float(float_to_bf16(weight));
+    });
+  }
 }
 
 // Tensors by an expression for their names: those that a scheme takes beside its own, or with a
@@ -118,15 +156,6 @@ class QuantizeServe : public Quantize {
     return copy;
   }
 
-  // Rules reach the matrix of latents, whose halves are BF16 once it was coded; other experts may
-  // then be chosen.
-  static double bound_of_rules(const std::string& input) {
-    const bool has_latents = std::ranges::any_of(
-        std::array{"deepseek", "kimi", "glm-moe-dsa", "glm4-moe-lite", "mistral4", "minicpm3"},
-        [&input](const char* family) { return input.find(family) != std::string::npos; });
-    return has_latents ? 0.2 : 1e-2;
-  }
-
   // What a model at a path answers at so many activation bits.
   using Answers = std::function<std::vector<float>(
       const std::string& path, int32_t activation_bits, const std::string& what)>;
@@ -151,6 +180,8 @@ class QuantizeServe : public Quantize {
                                          .verify = true});
     if (!written) {
       EXPECT_NE(written.error().code, ErrorCode::kDataLoss) << what << written.error().message;
+      EXPECT_EQ(written.error().message.find("read back"), std::string::npos)
+          << what << written.error().message;
       EXPECT_FALSE(fs::exists(output)) << what;
       return written.error().message;
     }
@@ -158,13 +189,14 @@ class QuantizeServe : public Quantize {
         quantize_model({.input = output, .output = floats, .to = "f32", .verify = true});
     EXPECT_TRUE(decoded.has_value()) << what << decoded.error().message;
     if (!decoded) return {};
+    round_latents(output, floats);
     const std::vector<float> expected = answers(floats, 32, what);
     // Rows of INT8 matrices are int8 at any activation bits, and one may outweigh the others.
     const std::vector<float> answer = answers(output, 32, what);
     EXPECT_TRUE(std::isfinite(answer.front())) << what;
     if (scheme != "int8") {
       const bool has_rule = *rule.expression != '\0';
-      EXPECT_LT(relative_error(expected, answer), has_rule ? bound_of_rules(input) : 1e-3) << what;
+      EXPECT_LT(relative_error(expected, answer), has_rule ? 1e-2 : 1e-3) << what;
     }
     EXPECT_TRUE(std::isfinite(answers(output, 8, what).front())) << what;
     return {};
@@ -436,6 +468,10 @@ TEST_F(QuantizeServe, RecurrentLayersKeepWhatIsNoMatrix) {
   for (const char* name :
        {"qwen3-5", "lfm2", "bamba", "falcon-h1", "nemotron-h-moe", "olmo-hybrid", "kimi-linear"}) {
     EXPECT_TRUE(check(models + name, "int8", "int8")) << name;
+  }
+  // Kimi's rates have two dimensions, and its name is no weight's.
+  for (const char* scheme : {"int8", "fp8", "fp8-block"}) {
+    EXPECT_EQ(refusal(models + "kimi-linear", scheme, scheme, logits_of, {"."}), "") << scheme;
   }
   quantize({.input = models + "qwen3-5", .output = {}, .to = "int8", .verify = true}, "delta");
   const std::string layer = "model.layers.0.linear_attn.";

@@ -16,11 +16,13 @@
 #include <tuple>
 #include <vector>
 
+#include "engine/core/config.h"
 #include "engine/parallel/group_handshake.h"
 #include "engine/parallel/rank_transport.h"
 #include "engine/parallel/shared_ranks.h"
 #include "engine/parallel/stage_ranks.h"
 #include "engine/parallel/stream_ranks.h"
+#include "engine/run/rank_processes.h"
 
 namespace sluice {
 namespace {
@@ -492,6 +494,39 @@ TEST(RankGroup, RanksThatStayAwayAreNamed) {
   const Met none = RankGroup::meet(alone);
   ASSERT_FALSE(none.has_value());
   EXPECT_NE(none.error().message.find("rank 0 does not answer at 127.0.0.1:"), std::string::npos);
+}
+
+// Node 0 is a program like this one, but what it says is read as if it were not.
+TEST(NodeTexts, OfOtherShapesAreRefused) {
+  const Config config;
+  for (const char* text : {"", "[]", "{}", R"({"knobs":{},"plan":7})", R"({"knobs":[],"plan":""})",
+                           R"({"knobs":"a","plan":""})"}) {
+    EXPECT_EQ(read_settings(text, config).error().code, ErrorCode::kDataLoss) << text;
+  }
+  for (const char* value : {"16", "null", "[]", R"("1\n2")"}) {
+    const std::string text = std::string(R"({"plan":"","knobs":{"activation-bits":)") + value + "}}";
+    const Error error = read_settings(text, config).error();
+    EXPECT_EQ(error.code, ErrorCode::kInvalidArgument) << text;
+    EXPECT_EQ(error.message.find('\n'), std::string::npos) << text;
+    EXPECT_TRUE(error.message.starts_with("--activation-bits: found ")) << error.message;
+  }
+  for (const char* text : {"", "[1]", R"({"num_blocks":[1]})", R"({"max_model_len":8})",
+                           R"({"max_model_len":"8","num_blocks":[1]})",
+                           R"({"max_model_len":0,"num_blocks":[1]})",
+                           R"({"max_model_len":8,"num_blocks":7})",
+                           R"({"max_model_len":8,"num_blocks":[-1]})",
+                           R"({"max_model_len":8,"num_blocks":["a"]})",
+                           R"({"max_model_len":8,"num_blocks":[4294967296]})"}) {
+    EXPECT_EQ(read_shared_plan(text).error().code, ErrorCode::kDataLoss) << text;
+  }
+  const auto plan = read_shared_plan(R"({"max_model_len":8,"num_blocks":[1,20]})");
+  ASSERT_TRUE(plan.has_value());
+  EXPECT_EQ(plan->max_model_len, 8);
+  EXPECT_EQ(plan->num_blocks, (std::vector<int32_t>{1, 20}));
+  for (const char* text : {"", "{}", R"({"fingerprint":7,"part_content":1})",
+                           R"({"fingerprint":"a","part_content":-1})"}) {
+    EXPECT_EQ(read_loaded_model(text).error().code, ErrorCode::kDataLoss) << text;
+  }
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as tokenizer.json: refused, or a tokenizer that gives ids of its vocabulary. Texts that
-// do not begin with '{' are pieces to put into a sound file.
+// Any bytes as tokenizer.json and the files beside it: refused, or a tokenizer that gives ids of
+// its vocabulary. Texts that do not begin with '{' are pieces to put into a sound file; the other
+// files follow behind lines of "---".
 #include <cstdint>
 #include <string>
 #include <string_view>
@@ -21,13 +22,14 @@ constexpr std::string_view kModels[] = {
     R"({"type":"BPE","ignore_merges":true,"vocab":{"a":0,"b":1,"aa":2,"\u0120":3},"merges":["a a"]})",
     R"({"type":"Unigram","unk_id":0,"vocab":[["u",0],["a",-1.5],["aa",-2],["\u2581",-3]]})"};
 
-void check(const std::string& json) {
-  HfTokenizerFiles files;
-  files.tokenizer_json = json;
+void check(const HfTokenizerFiles& files) {
   const auto tokenizer = create_hf_tokenizer(files);
   if (!tokenizer) {
     CHECK(!tokenizer.error().message.empty());
     return;
+  }
+  for (const TokenId id : (*tokenizer)->end_tokens()) {
+    CHECK(id >= 0 && id < (*tokenizer)->vocab_size());
   }
   for (const std::string_view text : kTexts) {
     for (const SpecialText special : {SpecialText::kText, SpecialText::kParse}) {
@@ -39,27 +41,42 @@ void check(const std::string& json) {
   }
 }
 
+// Takes the text up to the next line of "---".
+std::string take_file(std::string_view& text) {
+  constexpr std::string_view kBetween = "\n---\n";
+  const size_t end = text.find(kBetween);
+  std::string file(text.substr(0, end));
+  text.remove_prefix(end == text.npos ? text.size() : end + kBetween.size());
+  return file;
+}
+
+std::string sound_file_with(std::string_view piece) {
+  const auto choice = static_cast<uint8_t>(piece[0]);
+  piece.remove_prefix(1);
+  constexpr std::string_view kKeys[] = {"normalizer", "pre_tokenizer", "decoder", "post_processor"};
+  std::string json = "{\"model\":";
+  json += kModels[choice % 3];
+  json += R"(,"added_tokens":[{"id":7,"content":"<s>","special":true,"lstrip":true},)";
+  json += R"({"id":8,"content":"B ","normalized":true,"single_word":true}],")";
+  json += kKeys[choice / 3 % 4];
+  json += "\":";
+  json += piece;
+  return json + "}";
+}
+
 }  // namespace
 }  // namespace sluice
 
 static int one_input(const uint8_t* data, size_t size) {
   std::string_view text(reinterpret_cast<const char*>(data), size);
-  if (text.empty() || text[0] == '{') {
-    sluice::check(std::string(text));
-    return 0;
-  }
-  const auto choice = static_cast<uint8_t>(text[0]);
-  text.remove_prefix(1);
-  constexpr std::string_view kKeys[] = {"normalizer", "pre_tokenizer", "decoder", "post_processor"};
-  std::string json = "{\"model\":";
-  json += sluice::kModels[choice % 3];
-  json += R"(,"added_tokens":[{"id":7,"content":"<s>","special":true,"lstrip":true},)";
-  json += R"({"id":8,"content":"B ","normalized":true,"single_word":true}],")";
-  json += kKeys[choice / 3 % 4];
-  json += "\":";
-  json += text;
-  json += "}";
-  sluice::check(json);
+  sluice::HfTokenizerFiles files;
+  files.tokenizer_json = sluice::take_file(text);
+  files.tokenizer_config = sluice::take_file(text);
+  files.config = sluice::take_file(text);
+  files.generation_config = sluice::take_file(text);
+  const std::string& first = files.tokenizer_json;
+  if (!first.empty() && first[0] != '{') files.tokenizer_json = sluice::sound_file_with(first);
+  sluice::check(files);
   return 0;
 }
 

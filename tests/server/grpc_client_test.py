@@ -339,6 +339,48 @@ def check_large(binary, model):
     assert server.stop() == 0
 
 
+def check_memory(binary, model):
+    """Without memory kept to take their trees apart, large messages are refused."""
+    server = Server(binary, model, "--grpc-port", "0", "--threads", "1", "--kv-cache-memory", "16M")
+    client = Client(server)
+    messages = [{"role": "user", "content": "a"}]
+    asked = (
+        ("Complete", {"prompts": [{"tokens": {"ids": [1] * 100_000}}]}),
+        ("Chat", {"messages": messages, "documents": [json.dumps({"a": [1] * 50_000})]}),
+        ("Chat", {"messages": messages * 20_000}),
+    )
+
+    def ask():
+        codes = []
+        for method, fields in asked:
+            try:
+                client.call(SLUICE, method, **fields)
+                codes.append(grpc.StatusCode.OK)
+            except grpc.RpcError as error:
+                codes.append(error.code())
+            assert server.process.poll() is None, "".join(server.log[-20:])
+        return codes
+
+    too_long = grpc.StatusCode.INVALID_ARGUMENT
+    whole = [too_long, grpc.StatusCode.OK, too_long]
+    found = ask()
+    assert found == whole, found
+    # One large body takes both reserves. The second is enough to take its tree apart, and neither
+    # fits any more. gRPC itself ends the process where it gets no memory, so it needs some.
+    server.limit_address_space(server.address_space() - (100 << 20))
+    connection, answer = server.post({"prompt": [1] * 1_900_000})
+    server.limit_address_space(server.address_space() + (80 << 20))
+    assert answer.status == 503, answer.read()
+    connection.close()
+    found = ask()
+    assert found == [grpc.StatusCode.UNAVAILABLE] * 3, found
+    server.limit_address_space()
+    time.sleep(0.3)  # the reserve is kept again
+    found = ask()
+    assert found == whole, found
+    assert server.stop() == 0
+
+
 def main():
     binary, model = sys.argv[1:3]
     server = Server(binary, model, "--grpc-port", "0")
@@ -355,6 +397,7 @@ def main():
         ("cut", lambda: check_cut(binary, model)),
         ("strangers", lambda: check_strangers(binary, model)),
         ("large", lambda: check_large(binary, model)),
+        ("memory", lambda: check_memory(binary, model)),
     )
     run_checks(server, checks)
 

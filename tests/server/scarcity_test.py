@@ -172,61 +172,61 @@ def check_memory_that_lacks_is_one_requests(binary, model):
     """The address space has little left: requests are answered or refused, and the process lives."""
     with serving(binary, model) as server:
         ask(server, "POST", "/v1/completions", '{"prompt": "a", "max_tokens": 4}')
-        status_file = pathlib.Path(f"/proc/{server.process.pid}/status")
         large = json.dumps({"messages": [{"role": "user", "content": "word " * (12 * MIB // 5)}]})
         counted = []
         for room in (4, 16, 48, 96):
             time.sleep(0.3)  # the reserve is kept again
-            address_space = next(int(line.split()[1]) << 10
-                                 for line in status_file.read_text(encoding="ascii").splitlines()
-                                 if line.startswith("VmSize"))
-            resource.prlimit(server.process.pid, resource.RLIMIT_AS,
-                             (address_space + room * MIB, resource.RLIM_INFINITY))
+            server.limit_address_space(server.address_space() + room * MIB)
             for path, body in (("/v1/chat/completions", large), ("/tokenize", large),
                                ("/v1/completions", json.dumps({"prompt": [1] * 1_900_000}))):
                 counted.append(ask(server, "POST", path, body)[0])
             assert server.process.poll() is None, (room, counted, "".join(server.log[-20:]))
-            resource.prlimit(server.process.pid, resource.RLIMIT_AS,
-                             (resource.RLIM_INFINITY, resource.RLIM_INFINITY))
+            server.limit_address_space()
             assert ask(server, "GET", "/health")[0] == 200
         assert set(counted) <= {0, 400, 413, 503}, counted
         status, _, body = ask(server, "POST", "/v1/completions", '{"prompt": "a", "max_tokens": 4}')
         assert status == 200, body
 
 
-def limit_address_space(server, size):
-    resource.prlimit(server.process.pid, resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
-
-
 def check_large_bodies_wait_for_a_reserve(binary, model):
-    """What takes large trees apart allocates: without memory kept for that none is built."""
+    """What takes large trees apart allocates: without memory kept for that none is built, neither of
+    a body nor of an earlier request's that is kept."""
     with serving(binary, model) as server:
-        status_file = pathlib.Path(f"/proc/{server.process.pid}/status")
-
-        def address_space():
-            return next(int(line.split()[1]) << 10
-                        for line in status_file.read_text(encoding="ascii").splitlines()
-                        if line.startswith("VmSize"))
-
         def ask_large():
             body = json.dumps({"prompt": [1] * 1_900_000})
             status = ask(server, "POST", "/v1/completions", body)[0]
             assert server.process.poll() is None, "".join(server.log[-20:])
             return status
 
-        ask(server, "POST", "/v1/completions", '{"prompt": "a", "max_tokens": 4}')
-        limit_address_space(server, address_space() - 180 * MIB)
-        first = ask_large()  # takes both reserves, which do not fit any more
-        without = address_space()
+        thoughts = {"type": "reasoning", "summary": [],
+                    "content": [{"type": "reasoning_text", "text": "aaaa"}] * 20_000}
+        status, _, body = ask(server, "POST", "/v1/responses", json.dumps(
+            {"input": [thoughts, {"role": "user", "content": "a"}], "max_output_tokens": 4}))
+        assert status == 200, body[:300]
+        kept = json.loads(body)["id"]
+        further = json.dumps({"input": "a", "max_output_tokens": 4, "previous_response_id": kept})
+
+        def ask_kept():
+            return [ask(server, "GET", f"/v1/responses/{kept}/input_items")[0],
+                    ask(server, "POST", "/v1/responses", further)[0]]
+
+        assert ask_kept() == [200, 200]
+        server.limit_address_space(server.address_space() - 100 * MIB)
+        # Takes both reserves. The second is enough to take its tree apart, and neither fits any more.
+        first = ask_large()
+        without = server.address_space()
         answers = []
         for room in range(16, 92, 6):
-            limit_address_space(server, without + room * MIB)
+            server.limit_address_space(without + room * MIB)
             answers.append(ask_large())
+            if answers[-1] == 503 and room < 30:
+                assert ask_kept() == [503, 503], room
         assert {first, *answers} <= {0, 503}, (first, answers)
         assert answers.count(503) > 6, answers
-        limit_address_space(server, resource.RLIM_INFINITY)
+        server.limit_address_space()
         time.sleep(0.3)  # the reserve is kept again
         assert ask_large() == 400  # longer than the context
+        assert ask_kept() == [200, 200]
 
 
 def num_settled_threads(server):

@@ -5,6 +5,7 @@ import contextlib
 import http.client
 import json
 import os
+import resource
 import signal
 import subprocess
 import sys
@@ -82,6 +83,13 @@ class Server:
 
     def rss(self):
         return rss_of(self.process.pid)
+
+    def address_space(self):
+        with open(f"/proc/{self.process.pid}/status", encoding="ascii") as status:
+            return next(int(line.split()[1]) << 10 for line in status if line.startswith("VmSize"))
+
+    def limit_address_space(self, size=resource.RLIM_INFINITY):
+        resource.prlimit(self.process.pid, resource.RLIMIT_AS, (size, resource.RLIM_INFINITY))
 
     def post(self, body, path="/v1/completions"):
         connection = http.client.HTTPConnection("127.0.0.1", self.port, timeout=120)

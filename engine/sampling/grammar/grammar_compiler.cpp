@@ -12,6 +12,7 @@
 #include <utility>
 
 #include "engine/core/log.h"
+#include "engine/core/memory_reserve.h"
 #include "engine/sampling/grammar/schema_gate.h"
 #include "engine/sampling/grammar/structural_tag_gate.h"
 
@@ -142,6 +143,7 @@ void GrammarCompiler::thread_main() {
 Expected<std::shared_ptr<const Grammar>> GrammarCompiler::try_to_compile(CompileWorker& worker,
                                                                          const Key& key) {
   try {
+    SLUICE_TRY_VOID(keep_memory_for(key.text.size()));
     std::call_once(is_set_up_, [this] { set_up(); });
     return compile(worker, key);
   } catch (const std::bad_alloc&) {

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "server/front/memory_reserve.h"
+#include "engine/core/memory_reserve.h"
 
 #include <malloc.h>
 #include <sys/mman.h>
@@ -14,6 +14,9 @@ namespace {
 
 // Enough to take the largest tree of a body apart (kMaxJsonValues). The pages are never touched.
 constexpr size_t kReserveBytes = size_t{96} << 20;
+
+// A tree of fewer bytes is taken apart with what the allocator has.
+constexpr size_t kMostWithoutReserve = 64 << 10;
 
 std::array<std::atomic<void*>, 2> reserves{};
 
@@ -50,6 +53,11 @@ bool keep_memory_reserves() {
     if (!reserves[i].compare_exchange_strong(none, made)) munmap(made, kReserveBytes);
   }
   return true;
+}
+
+Expected<void> keep_memory_for(size_t input_bytes) {
+  if (input_bytes <= kMostWithoutReserve || keep_memory_reserves()) return {};
+  return make_error(ErrorCode::kUnavailable, "The server has too little memory for this request.");
 }
 
 }  // namespace sluice
