@@ -9,7 +9,6 @@
 // read, and makes it content if the reader fails.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <string_view>
 
@@ -64,9 +63,7 @@ struct CallContext {
   }
 
   [[nodiscard]] bool has_end_marker() const {
-    return std::ranges::any_of(family.markers, [](const MarkerText& marker) {
-      return marker.role == Role::kCallEnd || marker.role == Role::kSectionEnd;
-    });
+    return family.has_marker(Role::kCallEnd) || family.has_marker(Role::kSectionEnd);
   }
 };
 

@@ -6,8 +6,8 @@
 
 namespace sluice {
 
-void CallTags::start_call(const CallFamily& family) {
-  state_ = family.type_before_name ? State::kType : State::kName;
+void CallTags::start_call() {
+  state_ = form_.type_before_name ? State::kType : State::kName;
   name_.clear();
   arguments_ = ArgumentWriter();
 }
@@ -33,7 +33,7 @@ Step CallTags::outer_text(char c, CallContext& context) {
     if (is_json_space(c)) return Step::kGoOn;
     return had_call_ ? Step::kDoneBefore : Step::kFail;
   }
-  if (context.family.name_ends_at_newline && c == '\n' && !without_space_around(name_).empty()) {
+  if (form_.name_ends_at_newline && c == '\n' && !without_space_around(name_).empty()) {
     return begin(context);
   }
   if (!may_go_on(name_, c)) return Step::kFail;
@@ -67,7 +67,7 @@ Step CallTags::outer_marker(Role role, CallContext& context) {
   if (is_open_) finish_call(context);
   switch (role) {
     case Role::kCallBegin:
-      start_call(context.family);
+      start_call();
       return Step::kGoOn;
     case Role::kCallEnd:
     case Role::kSectionBegin:

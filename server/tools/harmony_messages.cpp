@@ -158,7 +158,7 @@ Step HarmonyMessages::marker(Role role, CallContext& context) {
     if (take_tags_step(tags_->marker(role, context), text, context)) return Step::kGoOn;
   }
   if (takes_tags() && (role == Role::kSectionBegin || role == Role::kCallBegin)) {
-    tags_.emplace(role, context.family);
+    tags_.emplace(role, TaggedCalls{});
     kept_ = text_of(role, context.family);
     return Step::kGoOn;
   }

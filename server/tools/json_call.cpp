@@ -74,22 +74,21 @@ Step JsonCall::broken(CallContext& context) {
   return Step::kGoOn;
 }
 
-JsonCall::Field JsonCall::field_of_key(const CallFamily& family) const {
-  if (family.key_is_name) return Field::kArguments;
+JsonCall::Field JsonCall::field_of_key() const {
+  if (form_.key_is_name) return Field::kArguments;
   if (key_ == "name" || key_ == "tool_name") return Field::kName;
   if (key_ == "arguments" || key_ == "parameters") return Field::kArguments;
   if (key_ == "id" || key_ == "tool_call_id") return Field::kId;
   return key_ == "function" ? Field::kNested : Field::kOther;
 }
 
-Step JsonCall::start(char c, CallContext& context) {
+Step JsonCall::start(char c) {
   if (is_json_space(c)) return Step::kGoOn;
   if (c == '{') {
     begin_object();
     return Step::kGoOn;
   }
-  if (context.family.mechanism == Mechanism::kBareJson)
-    return had_call_ ? Step::kDoneBefore : Step::kCode;
+  if (form_.or_code) return had_call_ ? Step::kDoneBefore : Step::kCode;
   if (c != '[' || in_array_) return Step::kFail;
   in_array_ = true;
   state_ = State::kArray;
@@ -113,7 +112,7 @@ Step JsonCall::end_object(CallContext& context) {
   }
   if (!is_named_) {
     // A tool that says that none is called.
-    if (name_.empty() || name_ != context.family.no_call_name) return Step::kFail;
+    if (name_.empty() || name_ != form_.no_call_name) return Step::kFail;
   } else {
     finish_call(context);
   }
@@ -123,10 +122,10 @@ Step JsonCall::end_object(CallContext& context) {
 
 Step JsonCall::value(char c, CallContext& context) {
   if (is_json_space(c)) return Step::kGoOn;
-  const Field field = field_of_key(context.family);
+  const Field field = field_of_key();
   span_ = JsonSpan();
   string_ = JsonString();
-  if (context.family.key_is_name) {
+  if (form_.key_is_name) {
     name_ = key_;
     if (!begin(context)) return Step::kFail;
   }
@@ -197,9 +196,9 @@ Step JsonCall::argument_text(char c, CallContext& context) {
   return give_arguments(decoded, context) ? Step::kGoOn : Step::kFail;
 }
 
-Step JsonCall::behind(char c, CallContext& context) {
+Step JsonCall::behind(char c) {
   if (is_json_space(c)) return Step::kGoOn;
-  if (context.family.mechanism == Mechanism::kBareJson) {
+  if (form_.or_code) {
     if (c != ';') return Step::kDoneBefore;
     state_ = State::kStart;
     return Step::kGoOn;
@@ -209,11 +208,11 @@ Step JsonCall::behind(char c, CallContext& context) {
   return Step::kGoOn;
 }
 
-Step JsonCall::key(char c, CallContext& context) {
+Step JsonCall::key(char c) {
   if (key_.size() > kMaxBufferedBytes) return Step::kFail;
   if (!string_.feed(c, key_)) return Step::kGoOn;
-  const bool is_known = field_of_key(context.family) != Field::kOther || key_ == "type";
-  const bool is_bare = context.family.mechanism == Mechanism::kBareJson;
+  const bool is_known = field_of_key() != Field::kOther || key_ == "type";
+  const bool is_bare = form_.or_code;
   if (is_bare && !has_keys_ && !is_known) return Step::kFail;
   has_keys_ = true;
   state_ = State::kColon;
@@ -225,14 +224,14 @@ Step JsonCall::name(char c, CallContext& context) {
   if (text.size() > kMaxBufferedBytes) return Step::kFail;
   if (!string_.feed(c, text)) return Step::kGoOn;
   state_ = State::kObject;
-  if (!name_.empty() && name_ == context.family.no_call_name) return Step::kGoOn;
+  if (!name_.empty() && name_ == form_.no_call_name) return Step::kGoOn;
   return begin(context) ? Step::kGoOn : Step::kFail;
 }
 
 Step JsonCall::text(char c, CallContext& context) {
   switch (state_) {
     case State::kStart:
-      return start(c, context);
+      return start(c);
     case State::kArray:
       if (is_json_space(c) || c == ',') return Step::kGoOn;
       if (c == '{') {
@@ -247,7 +246,7 @@ Step JsonCall::text(char c, CallContext& context) {
     case State::kObject:
       return object(c, context);
     case State::kKey:
-      return key(c, context);
+      return key(c);
     case State::kColon:
       if (is_json_space(c)) return Step::kGoOn;
       if (c != ':') return broken(context);
@@ -274,7 +273,7 @@ Step JsonCall::text(char c, CallContext& context) {
     case State::kBroken:
       return Step::kGoOn;
     case State::kBehind:
-      return behind(c, context);
+      return behind(c);
   }
   return Step::kFail;
 }

@@ -14,6 +14,8 @@ namespace sluice {
 
 class JsonCall {
  public:
+  JsonCall(Role /*role*/, const JsonCalls& form) : form_(form) {}
+
   [[nodiscard]] Roles live() const;
   Step text(char c, CallContext& context);
   Step marker(Role role, CallContext& context);
@@ -41,15 +43,15 @@ class JsonCall {
   };
   enum class Field : uint8_t { kName, kId, kArguments, kNested, kOther };
 
-  [[nodiscard]] Field field_of_key(const CallFamily& family) const;
-  Step start(char c, CallContext& context);
+  [[nodiscard]] Field field_of_key() const;
+  Step start(char c);
   Step object(char c, CallContext& context);
-  Step key(char c, CallContext& context);
+  Step key(char c);
   Step name(char c, CallContext& context);
   Step value(char c, CallContext& context);
   Step argument_text(char c, CallContext& context);
   Step end_object(CallContext& context);
-  Step behind(char c, CallContext& context);
+  Step behind(char c);
   Step behind_value(JsonSpan::Place place, char c, CallContext& context);
   // False: no further call fits the answer, or too much is kept.
   bool begin(CallContext& context);
@@ -60,6 +62,7 @@ class JsonCall {
   void begin_object();
   [[nodiscard]] bool is_in_string() const;
 
+  JsonCalls form_;
   State state_ = State::kStart;
   bool in_array_ = false;
   bool had_call_ = false;

@@ -121,7 +121,7 @@ Step LiteralCall::value(Place place, char c, CallContext& context) {
 // Between the calls of a list, or after it.
 Step LiteralCall::behind(char c, CallContext& context) {
   if (is_json_space(c)) return Step::kGoOn;
-  const bool goes_on = in_list_ || context.family.lines || dialect_ == Dialect::kGemma;
+  const bool goes_on = in_list_ || is_lines_ || dialect_ == Dialect::kGemma;
   if (c == ',' && goes_on) return Step::kGoOn;
   if (c == ']' && in_list_) {
     state_ = State::kEnded;

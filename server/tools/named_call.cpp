@@ -37,15 +37,15 @@ Roles NamedCall::live() const {
 
 Step NamedCall::begin(CallContext& context, State next) {
   const std::string header(without_space_around(name_));
-  if (context.family.header_is_id) id_ = header;
   std::string_view name = header;
-  if (context.family.header_is_id) {
+  if (form_.header == NamedCalls::Header::kNameAndIdx) {
+    id_ = header;
     name = name_of_header(header);
     const bool is_known = context.tools == nullptr || context.tools->has(name);
     const std::string_view meant = is_known ? std::string_view() : context.tools->meant_by(header);
     if (!meant.empty()) name = meant;
   }
-  if (!name.empty() && name == context.family.no_call_name) return Step::kDone;
+  if (!name.empty() && name == form_.no_call_name) return Step::kDone;
   if (!context.parses_calls || !is_plain_name(name) ||
       !context.begin_call(name, without_space_around(id_)))
     return Step::kFail;
@@ -61,24 +61,24 @@ void NamedCall::finish_call(CallContext& context) {
   is_open_ = false;
 }
 
-void NamedCall::start_name(const CallFamily& family) {
-  state_ = family.type_before_name ? State::kType : State::kName;
+void NamedCall::start_name() {
+  state_ = form_.has_two_parts() ? State::kType : State::kName;
   name_.clear();
   id_.clear();
 }
 
 Step NamedCall::name_text(char c, CallContext& context) {
-  const CallFamily& family = context.family;
   const bool is_empty = without_space_around(name_).empty();
-  if (family.json_or_named && is_empty && (c == '[' || c == '{')) return Step::kJson;
-  const bool ends = family.type_before_name || family.name_ends_at_newline;
+  if (form_.or_json && is_empty && (c == '[' || c == '{')) return Step::kJson;
+  const bool ends = form_.has_two_parts() || form_.name_ends_at_newline;
   if (ends && c == '\n' && !is_empty) {
     return begin(context, State::kArgumentStart);
   }
   // What was taken for a type is the name where the arguments follow it.
-  const bool is_type_name = family.type_before_name && !family.type_is_id && is_empty && c == '{';
+  const bool is_type_name =
+      form_.header == NamedCalls::Header::kTypeAndName && is_empty && c == '{';
   if (is_type_name) name_ = type_;
-  if (is_type_name || (family.name_ends_at_brace && c == '{')) {
+  if (is_type_name || (form_.name_ends_at_brace && c == '{')) {
     const Step step = begin(context, State::kArgumentStart);
     return step == Step::kGoOn ? text(c, context) : step;
   }
@@ -97,7 +97,7 @@ Step NamedCall::text(char c, CallContext& context) {
     case State::kName:
       return name_text(c, context);
     case State::kId:
-      if (context.family.name_ends_at_brace && c == '{') {
+      if (form_.name_ends_at_brace && c == '{') {
         const Step step = begin(context, State::kArgumentStart);
         return step == Step::kGoOn ? text(c, context) : step;
       }
@@ -136,7 +136,7 @@ Step NamedCall::marker(Role role, CallContext& context) {
   if (role == Role::kNameEnd && names) {
     if (state_ != State::kType) return begin(context, State::kArgumentStart);
     type_ = name_;
-    if (context.family.type_is_id) id_ = name_;
+    if (form_.header == NamedCalls::Header::kIdAndName) id_ = name_;
     name_.clear();
     state_ = State::kName;
     return Step::kGoOn;
@@ -155,7 +155,7 @@ Step NamedCall::marker(Role role, CallContext& context) {
   if (is_open_) finish_call(context);
   switch (role) {
     case Role::kCallBegin:
-      start_name(context.family);
+      start_name();
       return Step::kGoOn;
     case Role::kSectionBegin:
     case Role::kCallEnd:

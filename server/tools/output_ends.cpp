@@ -152,7 +152,7 @@ void OutputState::start(std::string_view prompt_tail) {
     }
     return;
   }
-  if (family != nullptr && family->prompt_begins_call) {
+  if (family != nullptr && family->prompt_begins_call()) {
     const bool is_begun = std::ranges::any_of(format->markers(), [&](const Marker& marker) {
       return marker.role == Role::kCallBegin && prompt_tail.ends_with(marker.text);
     });

@@ -9,8 +9,8 @@ OutputFormat::OutputFormat(const CallFamily* calls,
                            const ReasoningFamily* reasoning,
                            const Tokenizer& tokenizer)
     : calls_(calls), reasoning_(reasoning) {
-  const auto add = [&](std::span<const MarkerText> texts) {
-    for (const MarkerText& marker : texts) {
+  const auto add = [&](const Markers& markers) {
+    for (const MarkerText& marker : markers) {
       markers_.push_back({marker.role, to_symbols(marker.text, tokenizer), marker.text});
       const Symbol first = markers_.back().symbols[0];
       if (first < kFirstSpecial) begun_by_[first] |= roles(marker.role);

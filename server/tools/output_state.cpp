@@ -14,6 +14,20 @@ bool is_whole_special(const OutputFormat::Marker& marker) {
   return marker.symbols.size() == 1 && marker.symbols[0] >= kFirstSpecial;
 }
 
+// `role`: of the marker that begins calls.
+template <typename Reader>
+Reader first_reader(const CallFamily& family, Role role, bool parse_calls) {
+  return std::visit(
+      [&]<typename Form>(const Form& form) -> Reader {
+        if constexpr (std::is_constructible_v<typename Form::Reader, Role, const Form&>) {
+          return typename Form::Reader(role, form);
+        } else {
+          return typename Form::Reader(form, parse_calls);
+        }
+      },
+      family.mechanism);
+}
+
 }  // namespace
 
 OutputState::OutputState(std::shared_ptr<const OutputFormat> format_,
@@ -24,21 +38,14 @@ OutputState::OutputState(std::shared_ptr<const OutputFormat> format_,
   family = format->calls();
   if (has_channels()) {
     mode_ = Mode::kCalls;
-    if (family->mechanism == Mechanism::kHarmony) {
-      reader_ = HarmonyMessages(options.parse_calls, family->tagged_body);
-    } else {
-      reader_ = TurnTags(options.parse_calls);
-    }
-  } else if (!options.parse_calls && family != nullptr && !family->prompt_begins_call) {
+    reader_ = first_reader<Reader>(*family, Role::kHeaderBegin, options.parse_calls);
+  } else if (!options.parse_calls && family != nullptr && !family->prompt_begins_call()) {
     family = nullptr;
   }
 }
 
 // Families whose readers tell reasoning and content as well.
-bool OutputState::has_channels() const {
-  return family != nullptr &&
-         (family->mechanism == Mechanism::kHarmony || family->mechanism == Mechanism::kTurnTags);
-}
+bool OutputState::has_channels() const { return family != nullptr && family->has_channels(); }
 
 bool OutputState::calls_end_reasoning() const {
   return family != nullptr && family->ends_reasoning && options.calls_end_reasoning;
@@ -167,7 +174,7 @@ void OutputState::content_byte(char c) {
 
 bool OutputState::takes_runs() const {
   if (num_newlines_ > 0 || mode_ == Mode::kCalls) return false;
-  return mode_ == Mode::kReasoning || has_content_ || family == nullptr || !family->bare;
+  return mode_ == Mode::kReasoning || has_content_ || family == nullptr || family->bare == '\0';
 }
 
 void OutputState::read_run(std::string_view bytes) {
@@ -200,25 +207,7 @@ void OutputState::begin_calls(Role role, std::string_view marker_text) {
   mode_ = Mode::kCalls;
   is_bare_ = had_call_ = false;
   kept_ = marker_text;
-  switch (family->mechanism) {
-    case Mechanism::kNamed:
-      reader_ = NamedCall(role, *family);
-      break;
-    case Mechanism::kTagged:
-      reader_ = TaggedCall(role, *family);
-      break;
-    case Mechanism::kElements:
-      reader_ = ElementCall(role, *family);
-      break;
-    case Mechanism::kPython:
-      reader_ = LiteralCall(LiteralValue::Dialect::kPython, false);
-      break;
-    case Mechanism::kGemma:
-      reader_ = LiteralCall(LiteralValue::Dialect::kGemma, false);
-      break;
-    default:
-      reader_ = JsonCall();
-  }
+  reader_ = first_reader<Reader>(*family, role, options.parse_calls);
 }
 
 void OutputState::return_to_thought() {
@@ -300,10 +289,10 @@ void OutputState::take_step(Step step,
       leave_calls(true, false);
       break;
     case Step::kJson:
-      reader_ = JsonCall();
+      reader_ = JsonCall(Role::kCallBegin, JsonCalls{});
       break;
     case Step::kCode:
-      reader_ = LiteralCall(LiteralValue::Dialect::kPython, true);
+      reader_ = LiteralCall::code();
       break;
   }
 }
@@ -333,8 +322,8 @@ void OutputState::read_byte(char c) {
     return;
   }
   if (mode_ == Mode::kContent) {
-    const bool begins = family != nullptr && family->bare && !has_content_ &&
-                        c == (family->mechanism == Mechanism::kBareJson ? '{' : '[');
+    const bool begins =
+        family != nullptr && family->bare != '\0' && c == family->bare && !has_content_;
     if (!begins || call_roles() == roles()) {
       content_byte(c);
       return;

@@ -6,14 +6,6 @@
 #include "server/tools/plain_value.h"
 
 namespace sluice {
-namespace {
-
-bool has_value_marker(const CallFamily& family) {
-  return std::ranges::any_of(
-      family.markers, [](const MarkerText& marker) { return marker.role == Role::kValueBegin; });
-}
-
-}  // namespace
 
 Roles TaggedCall::live() const {
   switch (state_) {
@@ -49,15 +41,14 @@ void TaggedCall::begin_value(JsonTypes types, CallContext& context) {
   holds_newline_ = false;
   value_.clear();
   arguments_.begin_value(
-      context.family.strips_newlines ? without_space_around(key_) : std::string_view(key_),
-      context.out);
+      form_.strips_newlines ? without_space_around(key_) : std::string_view(key_), context.out);
   if (is_string_) arguments_.raw("\"", context.out);
 }
 
 void TaggedCall::value_text(char c, CallContext& context) {
   const bool was_at_start = at_value_start_;
   at_value_start_ = false;
-  if (context.family.strips_newlines) {
+  if (form_.strips_newlines) {
     if (was_at_start && c == '\n') return;
     if (holds_newline_) {
       holds_newline_ = false;
@@ -117,7 +108,7 @@ Step TaggedCall::marker(Role role, CallContext& context) {
       return Step::kGoOn;
     case Role::kKeyEnd:
       if (state_ != State::kKey) return Step::kGoOn;
-      if (has_value_marker(context.family)) {
+      if (context.family.has_marker(Role::kValueBegin)) {
         state_ = State::kKeyBehind;
       } else {
         begin_value(context.types_of(name_, without_space_around(key_)), context);

@@ -18,11 +18,6 @@ constexpr Roles kValueEnds = roles(Role::kValueEnd, Role::kRawEnd, Role::kQuote)
 constexpr std::string_view kArgument = "argument";
 constexpr size_t kMaxTagName = 4096;  // with its attributes
 
-bool has_sections(const CallFamily& family) {
-  return std::ranges::any_of(
-      family.markers, [](const MarkerText& marker) { return marker.role == Role::kSectionEnd; });
-}
-
 }  // namespace
 
 ValueEnd::ValueEnd(const ValueState& value, Role role, size_t num_symbols)
@@ -110,7 +105,7 @@ ValueEnd::Verdict ValueEnd::step(const OutputFormat& format, char c) {
   if (is_json_space(c)) return stage_ == Stage::kKey ? Verdict::kText : Verdict::kUndecided;
   switch (stage_) {
     case Stage::kSection:
-      if (has_sections(*format.calls())) return Verdict::kText;
+      if (format.calls()->has_marker(Role::kSectionEnd)) return Verdict::kText;
       [[fallthrough]];
     case Stage::kBehind:
       if (is_strict_) return Verdict::kText;
@@ -161,7 +156,8 @@ ValueEnd::Verdict ValueEnd::step(const OutputFormat& format, Role role) {
       if (contains(kBegins, role) || is_of_turn) return Verdict::kEnd;
       if (role == Role::kSectionEnd) stage_ = Stage::kBehind;
       if (contains(kEnds, role)) return Verdict::kUndecided;
-      if (is_strict_ || (stage_ == Stage::kSection && has_sections(*format.calls()))) {
+      if (is_strict_ ||
+          (stage_ == Stage::kSection && format.calls()->has_marker(Role::kSectionEnd))) {
         return Verdict::kText;
       }
       content_begin_ = at_;

@@ -105,10 +105,7 @@ TEST(ToolParser, HeldTextIsGivenAtTheEnd) {
   for (const FamilyWriter& writer : family_writers()) {
     SCOPED_TRACE(writer.calls);
     const TestFormat format(writer.calls, writer.reasoning, {});
-    if (format.format->calls()->mechanism == Mechanism::kHarmony ||
-        format.format->calls()->mechanism == Mechanism::kTurnTags) {
-      continue;  // text stands in messages, whose markers are no text
-    }
+    if (format.format->calls()->has_channels()) continue;  // its markers are no text
     for (const auto& marker : format.format->markers()) {
       if (marker.role != Role::kCallBegin && marker.role != Role::kSectionBegin) continue;
       for (size_t length = 1; length < marker.text.size(); ++length) {
