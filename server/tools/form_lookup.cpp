@@ -124,7 +124,7 @@ std::optional<ReasoningForm> reasoning_form(const ReasoningFamily& family,
   return ReasoningForm{.begin = pieces_of(begins[chosen], tokenizer),
                        .end = pieces_of(ends[chosen], tokenizer),
                        .end_token = tokenizer.find_token(ends[chosen]),
-                       .newlines = std::string(family.after_end, '\n')};
+                       .newlines = std::string(family.newlines.after_end, '\n')};
 }
 
 bool ends_reasoning(const ReasoningFamily& family, std::string_view prompt_tail) {

@@ -45,6 +45,19 @@ std::u16string OutputFormat::to_symbols(std::string_view text, const Tokenizer& 
   return symbols;
 }
 
+OutputFormat::Found OutputFormat::find(std::u16string_view symbols, Roles roles) const {
+  Found found;
+  for (const Marker& marker : markers_) {
+    if (!contains(roles, marker.role)) continue;
+    if (!symbols.starts_with(marker.symbols)) {
+      found.may_grow |= marker.symbols.starts_with(symbols);
+    } else if (found.marker == nullptr || marker.symbols.size() > found.marker->symbols.size()) {
+      found.marker = &marker;
+    }
+  }
+  return found;
+}
+
 Symbol OutputFormat::symbol_of(TokenId token) const {
   const auto found = std::find_if(specials_.begin(), specials_.end(), [&](const auto& special) {
     return special.first == token;

@@ -128,7 +128,7 @@ using CallTexts = RowList<CallText, 2>;
 using DetectTexts = RowList<RowList<std::string_view, 3>, 3>;
 
 // How a family writes its calls: a mechanism, with what its families differ in. `Reader` is the
-// class that reads it (call_reader.h), in the file of its name.
+// class that reads its calls (call_reader.h), or `Turns` the one that reads the whole answer.
 
 // A JSON object, or an array of them, after a marker.
 struct JsonCalls {
@@ -187,13 +187,13 @@ struct GemmaCalls {
 
 // The whole answer as messages with headers: channel, recipient.
 struct HarmonyTurns {
-  using Reader = class HarmonyMessages;
+  using Turns = class HarmonyMessages;
   bool tagged_body = false;  // calls are tags in messages to tools
 };
 
 // The whole answer in tags (Kimi K3): <|open|>tag attributes<|sep|>...<|close|>tag<|sep|>
 struct TagTurns {
-  using Reader = class TurnTags;
+  using Turns = class TurnTags;
 };
 
 using Mechanism = std::variant<JsonCalls,
@@ -244,10 +244,15 @@ struct ReasoningFamily {
   ReasoningText text = {};           // of such a family; others have it from their markers
   // Without a marker in the prompt's tail the output begins in reasoning.
   bool begins_inside = false;
-  // Line feeds that belong to a marker: after its beginning, before and after its end.
-  uint8_t after_begin = 0;
-  uint8_t before_end = 0;
-  uint8_t after_end = 0;
+
+  // Line feeds that belong to a marker.
+  struct Newlines {
+    uint8_t after_begin = 0;
+    uint8_t before_end = 0;
+    uint8_t after_end = 0;
+  };
+
+  Newlines newlines = {};
 };
 
 std::span<const CallFamily> call_families();
@@ -274,6 +279,14 @@ class OutputFormat {
   // The symbol of a special token; 0: it is not part of a marker.
   [[nodiscard]] Symbol symbol_of(TokenId token) const;
   [[nodiscard]] std::string_view text_of(Symbol special) const;
+
+  // The longest marker with one of the roles at the front of `symbols`, or null.
+  struct Found {
+    const Marker* marker = nullptr;
+    bool may_grow = false;  // the symbols are the beginning of such a marker
+  };
+
+  [[nodiscard]] Found find(std::u16string_view symbols, Roles roles) const;
 
   // Roles of the markers that begin with this byte.
   [[nodiscard]] Roles begun_by(uint8_t byte) const { return begun_by_[byte]; }

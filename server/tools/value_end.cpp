@@ -191,16 +191,7 @@ ValueEnd::Verdict ValueEnd::read(const OutputFormat& format,
   while (at_ < held.size()) {
     if (stage_ == Stage::kContent && at_ - content_begin_ > kMaxHeldSymbols) return Verdict::kEnd;
     const std::u16string_view rest = held.substr(at_);
-    const OutputFormat::Marker* found = nullptr;
-    bool may_grow = false;
-    for (const OutputFormat::Marker& marker : format.markers()) {
-      if (!contains(looked_for(), marker.role)) continue;
-      if (!rest.starts_with(marker.symbols)) {
-        may_grow |= marker.symbols.starts_with(rest);
-      } else if (found == nullptr || marker.symbols.size() > found->symbols.size()) {
-        found = &marker;
-      }
-    }
+    const auto [found, may_grow] = format.find(rest, looked_for());
     if (may_grow && !is_whole) return Verdict::kUndecided;
     if (may_grow && found == nullptr) break;
     at_ += found != nullptr ? found->symbols.size() : 1;
