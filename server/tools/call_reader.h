@@ -10,9 +10,11 @@
 #pragma once
 
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "server/tools/output_format.h"
+#include "server/tools/parse_limits.h"
 #include "server/tools/piece_writer.h"
 #include "server/tools/tool_schemas.h"
 #include "server/tools/value_end.h"
@@ -28,6 +30,12 @@ enum class Step : uint8_t {
   kJson,        // this symbol begins JSON calls; it is read anew
   kCode,        // this symbol begins a call as code; it is read anew
 };
+
+// Appends a byte to what a reader keeps, as far as it may.
+inline Step keep(char c, std::string& text) {
+  text += c;
+  return text.size() > kMaxBufferedBytes ? Step::kFail : Step::kGoOn;
+}
 
 // Checks an unquoted function name. Text that cannot be a name is content that happens to follow a
 // marker.
@@ -56,6 +64,15 @@ struct CallContext {
   [[nodiscard]] bool begin_call(std::string_view name, std::string_view model_id) const {
     if (in_thought && tools != nullptr && !tools->has(name)) return false;
     return out.begin_call(name, model_id);
+  }
+
+  // A call has begun and not ended.
+  [[nodiscard]] bool is_open() const { return out.call_is_open(); }
+
+  // Ends the open call, with {} where it has had no arguments.
+  void end_call(bool has_arguments) const {
+    if (!has_arguments) out.arguments("{}");
+    out.end_call();
   }
 
   [[nodiscard]] JsonTypes types_of(std::string_view name, std::string_view key) const {

@@ -39,7 +39,6 @@ class CallTags {
 
   TaggedCalls form_;
   State state_ = State::kSection;
-  bool is_open_ = false;
   bool is_string_ = false;  // the value is written as it arrives
   std::string name_;
   std::string value_;  // its text so far

@@ -56,8 +56,6 @@ class JsonCall {
   // False: no further call fits the answer, or too much is kept.
   bool begin(CallContext& context);
   bool give_arguments(std::string_view json, CallContext& context);
-  // Ends the open call, with {} where it has had no arguments.
-  void finish_call(CallContext& context);
   Step broken(CallContext& context);
   void begin_object();
   [[nodiscard]] bool is_in_string() const;
@@ -66,7 +64,6 @@ class JsonCall {
   State state_ = State::kStart;
   bool in_array_ = false;
   bool had_call_ = false;
-  bool is_named_ = false;
   bool has_arguments_ = false;
   bool decides_text_ = false;  // the first visible character of arguments in a string is due
   bool has_keys_ = false;

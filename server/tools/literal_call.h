@@ -62,7 +62,6 @@ class LiteralCall {
   State state_ = State::kStart;
   bool in_list_ = false;
   bool had_call_ = false;
-  bool is_open_ = false;
   std::string name_;
   std::string key_;
   ArgumentWriter arguments_;

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/tools/named_call.h"
 
-#include "server/tools/parse_limits.h"
-
 namespace sluice {
 namespace {
 
@@ -18,8 +16,7 @@ std::string_view name_of_header(std::string_view header) {
 }  // namespace
 
 Roles NamedCall::live() const {
-  constexpr Roles kOutside =
-      roles(Role::kSectionBegin, Role::kSectionEnd, Role::kCallBegin, Role::kCallEnd);
+  constexpr Roles kOutside = kBegins | kEnds;
   switch (state_) {
     case State::kType:
     case State::kName:
@@ -49,16 +46,10 @@ Step NamedCall::begin(CallContext& context, State next) {
   if (!context.parses_calls || !is_plain_name(name) ||
       !context.begin_call(name, without_space_around(id_)))
     return Step::kFail;
-  is_open_ = had_call_ = true;
+  had_call_ = true;
   has_arguments_ = false;
   state_ = next;
   return Step::kGoOn;
-}
-
-void NamedCall::finish_call(CallContext& context) {
-  if (!has_arguments_) context.out.arguments("{}");
-  context.out.end_call();
-  is_open_ = false;
 }
 
 void NamedCall::start_name() {
@@ -82,8 +73,7 @@ Step NamedCall::name_text(char c, CallContext& context) {
     const Step step = begin(context, State::kArgumentStart);
     return step == Step::kGoOn ? text(c, context) : step;
   }
-  name_ += c;
-  return name_.size() > kMaxBufferedBytes ? Step::kFail : Step::kGoOn;
+  return keep(c, name_);
 }
 
 Step NamedCall::text(char c, CallContext& context) {
@@ -92,8 +82,7 @@ Step NamedCall::text(char c, CallContext& context) {
       if (is_json_space(c)) return Step::kGoOn;
       return had_call_ ? Step::kDoneBefore : Step::kFail;
     case State::kType:
-      name_ += c;
-      return name_.size() > kMaxBufferedBytes ? Step::kFail : Step::kGoOn;
+      return keep(c, name_);
     case State::kName:
       return name_text(c, context);
     case State::kId:
@@ -101,14 +90,13 @@ Step NamedCall::text(char c, CallContext& context) {
         const Step step = begin(context, State::kArgumentStart);
         return step == Step::kGoOn ? text(c, context) : step;
       }
-      id_ += c;
-      return id_.size() > kMaxBufferedBytes ? Step::kFail : Step::kGoOn;
+      return keep(c, id_);
     case State::kArgumentStart:
       if (is_json_space(c)) return Step::kGoOn;
       span_ = JsonSpan();
       state_ = c == '{' || c == '[' ? State::kArguments : State::kRaw;
       if (state_ == State::kRaw && !context.has_end_marker()) {
-        finish_call(context);
+        context.end_call(has_arguments_);
         return Step::kDoneBefore;
       }
       has_arguments_ = true;
@@ -118,7 +106,7 @@ Step NamedCall::text(char c, CallContext& context) {
     case State::kArguments:
       context.out.arguments({&c, 1});
       if (span_.feed(c) != JsonSpan::Place::kLast) return Step::kGoOn;
-      finish_call(context);
+      context.end_call(has_arguments_);
       state_ = State::kBehind;
       return Step::kGoOn;
     case State::kRaw:
@@ -145,14 +133,14 @@ Step NamedCall::marker(Role role, CallContext& context) {
     state_ = State::kId;
     return Step::kGoOn;
   }
-  const bool is_end = role == Role::kCallEnd || role == Role::kSectionEnd;
+  const bool is_end = contains(kEnds, role);
   if (names) {
     // A call that ends at its name has no arguments; a type alone names nothing.
     if (!is_end || state_ == State::kType) return is_end ? Step::kFail : Step::kFailBefore;
     const Step step = begin(context, State::kBehind);
     if (step != Step::kGoOn) return step;
   }
-  if (is_open_) finish_call(context);
+  if (context.is_open()) context.end_call(has_arguments_);
   switch (role) {
     case Role::kCallBegin:
       start_name();
@@ -169,7 +157,7 @@ Step NamedCall::marker(Role role, CallContext& context) {
 }
 
 Step NamedCall::end(CallContext& context) {
-  if (is_open_) finish_call(context);
+  if (context.is_open()) context.end_call(has_arguments_);
   const bool is_between = state_ == State::kSection || state_ == State::kBehind ||
                           state_ == State::kArguments || state_ == State::kRaw ||
                           state_ == State::kArgumentStart;

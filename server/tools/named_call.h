@@ -41,13 +41,11 @@ class NamedCall {
 
   Step begin(CallContext& context, State next);
   Step name_text(char c, CallContext& context);
-  void finish_call(CallContext& context);
   void start_name();
 
   NamedCalls form_;
   State state_ = State::kSection;
   bool had_call_ = false;
-  bool is_open_ = false;
   bool has_arguments_ = false;
   JsonSpan span_;
   std::string type_;

@@ -90,6 +90,10 @@ class RowList {
   size_t size_ = 0;
 };
 
+// Markers around calls.
+inline constexpr Roles kBegins = roles(Role::kSectionBegin, Role::kCallBegin);
+inline constexpr Roles kEnds = roles(Role::kSectionEnd, Role::kCallEnd);
+
 struct MarkerText {
   Role role;
   std::string_view text;

@@ -10,21 +10,17 @@ namespace sluice {
 Roles TaggedCall::live() const {
   switch (state_) {
     case State::kSection:
-      return roles(Role::kSectionBegin, Role::kSectionEnd, Role::kCallBegin, Role::kCallEnd);
+      return kBegins | kEnds;
     case State::kType:
-      return roles(Role::kNameEnd, Role::kCallEnd, Role::kSectionEnd);
+      return kEnds | roles(Role::kNameEnd);
     case State::kName:
-      return roles(Role::kNameEnd, Role::kKeyBegin, Role::kCallEnd, Role::kSectionEnd);
+      return kEnds | roles(Role::kNameEnd, Role::kKeyBegin);
     case State::kCall:
-      return roles(Role::kKeyBegin,
-                   Role::kCallBegin,
-                   Role::kCallEnd,
-                   Role::kSectionBegin,
-                   Role::kSectionEnd);
+      return kBegins | kEnds | roles(Role::kKeyBegin);
     case State::kKey:
       return roles(Role::kKeyEnd, Role::kKeyEndString, Role::kKeyEndJson, Role::kKeyEndRaw);
     case State::kKeyBehind:
-      return roles(Role::kValueBegin, Role::kKeyBegin, Role::kCallEnd, Role::kSectionEnd);
+      return kEnds | roles(Role::kValueBegin, Role::kKeyBegin);
     case State::kValue:
       return roles(is_raw_ ? Role::kRawEnd : Role::kValueEnd);
     default:
@@ -101,7 +97,7 @@ Step TaggedCall::marker(Role role, CallContext& context) {
       if (state_ == State::kType) state_ = State::kName;
       return Step::kGoOn;
     case Role::kKeyBegin:
-      if (!is_open_) return Step::kFailBefore;
+      if (!context.is_open()) return Step::kFailBefore;
       end_value(context);
       state_ = State::kKey;
       key_.clear();

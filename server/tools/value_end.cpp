@@ -9,8 +9,6 @@
 namespace sluice {
 namespace {
 
-constexpr Roles kBegins = roles(Role::kSectionBegin, Role::kCallBegin);
-constexpr Roles kEnds = roles(Role::kSectionEnd, Role::kCallEnd);
 constexpr Roles kOfTurns =
     roles(Role::kHeaderBegin, Role::kMessageEnd, Role::kReasoningBegin, Role::kReasoningEnd);
 constexpr Roles kValueEnds = roles(Role::kValueEnd, Role::kRawEnd, Role::kQuote);
