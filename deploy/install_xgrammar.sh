@@ -3,28 +3,32 @@
 # Builds XGrammar, the library behind structured output, as a static library, from its source
 # distribution on PyPI with xgrammar/repetitions.patch, and prints where. Does nothing, and needs no
 # network, when it is there. --beside: with a quarter of the processors, as a step of the build.
-# SLUICE_XGRAMMAR_ROOT: where (~/.cache/sluice/xgrammar-VERSION). Needs what install_packages.sh
-# installs.
+# --as-released: without the patch, for builds with SLUICE_XGRAMMAR_PATCH=OFF.
+# SLUICE_XGRAMMAR_ROOT: where (~/.cache/sluice/xgrammar-VERSION[-as-released]). Needs what
+# install_packages.sh installs.
 set -euo pipefail
 
 version="0.2.8"
 sha256="8305646fd2b319d6c3003f51a1665e54cbbe9cba1fb636bc41d0b46434ccbb80"
 here="$(cd "$(dirname "${BASH_SOURCE[0]}")" && pwd)"
 cache="${XDG_CACHE_HOME:-$HOME/.cache}/sluice"
-root="${SLUICE_XGRAMMAR_ROOT:-$cache/xgrammar-$version}"
-# Changes with what is built and how.
-recipe="$(cat "${BASH_SOURCE[0]}" "$here/xgrammar/CMakeLists.txt" "$here/xgrammar/repetitions.patch" |
-  sha256sum | cut -d ' ' -f 1)"
-
 jobs="$(nproc)"
-case "${1:-}" in
-  "") ;;
-  --beside) jobs=$((jobs < 8 ? 1 : jobs / 4)) ;;
-  *)
-    echo "usage: bash deploy/install_xgrammar.sh [--beside]" >&2
-    exit 2
-    ;;
-esac
+kind=""
+patch="$here/xgrammar/repetitions.patch"
+for argument in "$@"; do
+  case "$argument" in
+    --beside) jobs=$((jobs < 8 ? 1 : jobs / 4)) ;;
+    --as-released) kind="-as-released" patch=/dev/null ;;
+    *)
+      echo "usage: bash deploy/install_xgrammar.sh [--beside] [--as-released]" >&2
+      exit 2
+      ;;
+  esac
+done
+root="${SLUICE_XGRAMMAR_ROOT:-$cache/xgrammar-$version$kind}"
+# Changes with what is built and how.
+recipe="$(cat "${BASH_SOURCE[0]}" "$here/xgrammar/CMakeLists.txt" "$patch" |
+  sha256sum | cut -d ' ' -f 1)"
 
 leave_if_there() {
   if [[ -f "$root/recipe" && "$(cat "$root/recipe")" == "$recipe" ]]; then
@@ -66,7 +70,7 @@ if ! "$python" -m pip --disable-pip-version-check download -q --no-deps --no-bin
   exit 3
 fi
 tar -xzf "$work/xgrammar-$version.tar.gz" -C "$work"
-patch -s -p1 -d "$work/xgrammar-$version" <"$here/xgrammar/repetitions.patch"
+[[ -n "$kind" ]] || patch -s -p1 -d "$work/xgrammar-$version" <"$patch"
 generator=()
 if command -v ninja >/dev/null; then generator=(-G Ninja); fi
 launcher=()
@@ -75,7 +79,7 @@ if command -v ccache >/dev/null; then
   launcher=("-DCMAKE_CXX_COMPILER_LAUNCHER=cmake;-E;env;CCACHE_BASEDIR=$work;CCACHE_NOHASHDIR=1;ccache")
 fi
 cmake -S "$here/xgrammar" -B "$work/build" "${generator[@]}" "${launcher[@]}" \
-  -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$work/root" \
+  -DCMAKE_BUILD_TYPE=Release -DCMAKE_INSTALL_PREFIX="$work/root" -DXGRAMMAR_PATCH="$patch" \
   -DXGRAMMAR_SOURCE="$work/xgrammar-$version" >"$work/log" 2>&1 &&
   cmake --build "$work/build" --parallel "$jobs" >>"$work/log" 2>&1 &&
   cmake --install "$work/build" >>"$work/log" 2>&1 ||

@@ -20,7 +20,7 @@ case "${1:-}" in
     preset=cpu
     folder=build
     targets=(all)
-    stages+=" clients clang architectures image packages reproducible mutation budget"
+    stages+=" clients clang architectures xgrammar image packages reproducible mutation budget"
     folders=(Release="$folder" ASan=build-sanitize TSan=build-tsan clang=build-clang)
     export SLUICE_FULL=1 SLUICE_SIM_STEPS="${SLUICE_SIM_STEPS:-100000000}"
     export SLUICE_FUZZ_SECONDS="${SLUICE_FUZZ_SECONDS:-300}" SLUICE_FUZZ_SEED=0

@@ -1,7 +1,8 @@
 #!/usr/bin/env bash
 # SPDX-License-Identifier: Apache-2.0
 # One stage of tests/run.sh: asan, tsan, fuzz and clang in build folders of their own, image: the
-# container, architectures: the CUDA kernels for each kind of GPU, reproducible: the same binary from two folders, mutation: whether the simulator sees
+# container, architectures: the CUDA kernels for each kind of GPU, xgrammar: grammars by XGrammar as
+# released, reproducible: the same binary from two folders, mutation: whether the simulator sees
 # bugs, budget: how much is compiled at a commit, routers: two servers, and pairs that split requests,
 # behind routers of others, clients: agents, frameworks and SDKs of others, kubernetes: manifests by
 # the cluster's own schemas, and by Helm, packages: .deb and wheel, installed and asked.
@@ -85,6 +86,11 @@ case "$stage" in
         "-DSLUICE_CUDA_ARCHITECTURES=$architecture" >/dev/null
       ninja -C "$folder" sluice_cuda
     done
+    ;;
+  xgrammar)
+    cmake --preset cpu -B build-as-released -DSLUICE_XGRAMMAR_PATCH=OFF >/dev/null
+    ninja -C build-as-released grammar_test
+    build-as-released/tests/engine/grammar/grammar_test
     ;;
   budget)
     python3 tests/compile_budget.py

@@ -184,7 +184,6 @@ class DraftModel {
   // State of one call.
   uint64_t num_calls_ = 0;
   std::vector<Row> rows_;
-  std::vector<BlockId> own_blocks_;
   // State of one pass.
   SchedulerOutput decision_;
   InputBatch batch_;

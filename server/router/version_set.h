@@ -75,7 +75,6 @@ class VersionSet {
   using Made = Expected<std::shared_ptr<const Tokenizer>>;
 
   Version* find(const std::string& fingerprint);
-  void take_files(const WorkerDescription& description, Files files);
   void make_tokenizer(const std::shared_ptr<const WorkerDescription>& description,
                       std::shared_ptr<const Files> files);
   void add(const WorkerDescription& description, std::shared_ptr<const Files> files, Made made);

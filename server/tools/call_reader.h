@@ -9,11 +9,12 @@
 // read, and makes it content if the reader fails.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
+#include <string>
 #include <string_view>
 
 #include "server/tools/output_format.h"
+#include "server/tools/parse_limits.h"
 #include "server/tools/piece_writer.h"
 #include "server/tools/tool_schemas.h"
 #include "server/tools/value_end.h"
@@ -29,6 +30,12 @@ enum class Step : uint8_t {
   kJson,        // this symbol begins JSON calls; it is read anew
   kCode,        // this symbol begins a call as code; it is read anew
 };
+
+// Appends a byte to what a reader keeps, as far as it may.
+inline Step keep(char c, std::string& text) {
+  text += c;
+  return text.size() > kMaxBufferedBytes ? Step::kFail : Step::kGoOn;
+}
 
 // Checks an unquoted function name. Text that cannot be a name is content that happens to follow a
 // marker.
@@ -59,14 +66,21 @@ struct CallContext {
     return out.begin_call(name, model_id);
   }
 
+  // A call has begun and not ended.
+  [[nodiscard]] bool is_open() const { return out.call_is_open(); }
+
+  // Ends the open call, with {} where it has had no arguments.
+  void end_call(bool has_arguments) const {
+    if (!has_arguments) out.arguments("{}");
+    out.end_call();
+  }
+
   [[nodiscard]] JsonTypes types_of(std::string_view name, std::string_view key) const {
     return tools == nullptr ? kJsonAny : tools->types_of(name, key);
   }
 
   [[nodiscard]] bool has_end_marker() const {
-    return std::ranges::any_of(family.markers, [](const MarkerText& marker) {
-      return marker.role == Role::kCallEnd || marker.role == Role::kSectionEnd;
-    });
+    return family.has_marker(Role::kCallEnd) || family.has_marker(Role::kSectionEnd);
   }
 };
 

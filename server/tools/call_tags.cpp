@@ -2,12 +2,11 @@
 #include "server/tools/call_tags.h"
 
 #include "server/tools/json_text.h"
-#include "server/tools/parse_limits.h"
 
 namespace sluice {
 
-void CallTags::start_call(const CallFamily& family) {
-  state_ = family.type_before_name ? State::kType : State::kName;
+void CallTags::start_call() {
+  state_ = form_.type_before_name ? State::kType : State::kName;
   name_.clear();
   arguments_ = ArgumentWriter();
 }
@@ -16,7 +15,7 @@ Step CallTags::begin(CallContext& context) {
   const std::string name(without_space_around(name_));
   if (!is_plain_name(name) || !context.begin_call(name, {})) return Step::kFail;
   name_ = name;
-  is_open_ = had_call_ = true;
+  had_call_ = true;
   state_ = State::kCall;
   return Step::kGoOn;
 }
@@ -24,7 +23,6 @@ Step CallTags::begin(CallContext& context) {
 void CallTags::finish_call(CallContext& context) {
   arguments_.end(context.out);
   context.out.end_call();
-  is_open_ = false;
 }
 
 Step CallTags::outer_text(char c, CallContext& context) {
@@ -33,12 +31,11 @@ Step CallTags::outer_text(char c, CallContext& context) {
     if (is_json_space(c)) return Step::kGoOn;
     return had_call_ ? Step::kDoneBefore : Step::kFail;
   }
-  if (context.family.name_ends_at_newline && c == '\n' && !without_space_around(name_).empty()) {
+  if (form_.name_ends_at_newline && c == '\n' && !without_space_around(name_).empty()) {
     return begin(context);
   }
   if (!may_go_on(name_, c)) return Step::kFail;
-  name_ += c;
-  return name_.size() > kMaxBufferedBytes ? Step::kFail : Step::kGoOn;
+  return keep(c, name_);
 }
 
 void CallTags::add_to_value(char c, CallContext& context) {
@@ -56,18 +53,17 @@ void CallTags::add_to_value(char c, CallContext& context) {
 }
 
 Step CallTags::end_name(Role role, CallContext& context) {
-  const bool is_end = role != Role::kSectionBegin && role != Role::kCallBegin;
-  return state_ == State::kName && is_end ? begin(context) : Step::kGoOn;
+  return state_ == State::kName && !contains(kBegins, role) ? begin(context) : Step::kGoOn;
 }
 
 Step CallTags::outer_marker(Role role, CallContext& context) {
   const bool has_no_name = state_ == State::kName || state_ == State::kType;
-  const bool begins_calls = role == Role::kCallBegin || role == Role::kSectionBegin;
+  const bool begins_calls = contains(kBegins, role);
   if (has_no_name && (begins_calls || role == Role::kCallEnd)) return Step::kFailBefore;
-  if (is_open_) finish_call(context);
+  if (context.is_open()) finish_call(context);
   switch (role) {
     case Role::kCallBegin:
-      start_call(context.family);
+      start_call();
       return Step::kGoOn;
     case Role::kCallEnd:
     case Role::kSectionBegin:
@@ -81,7 +77,7 @@ Step CallTags::outer_marker(Role role, CallContext& context) {
 }
 
 Step CallTags::end_calls(CallContext& context) {
-  if (is_open_) {
+  if (context.is_open()) {
     finish_call(context);
     return Step::kDoneBefore;
   }

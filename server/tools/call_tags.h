@@ -24,8 +24,8 @@ class CallTags {
   };
 
   // `role`: of the marker that was read, kSectionBegin or kCallBegin.
-  CallTags(Role role, const CallFamily& family) {
-    if (role == Role::kCallBegin) start_call(family);
+  CallTags(Role role, const TaggedCalls& form) : form_(form) {
+    if (role == Role::kCallBegin) start_call();
   }
 
   // Text in kSection, kType or kName.
@@ -37,15 +37,15 @@ class CallTags {
   Step outer_marker(Role role, CallContext& context);
   Step end_calls(CallContext& context);
 
+  TaggedCalls form_;
   State state_ = State::kSection;
-  bool is_open_ = false;
   bool is_string_ = false;  // the value is written as it arrives
   std::string name_;
   std::string value_;  // its text so far
   ArgumentWriter arguments_;
 
  private:
-  void start_call(const CallFamily& family);
+  void start_call();
   Step begin(CallContext& context);
   void finish_call(CallContext& context);
 

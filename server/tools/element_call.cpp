@@ -21,18 +21,16 @@ bool allows_only(JsonTypes types, JsonTypes one, JsonTypes other) {
 Roles ElementCall::live() const {
   switch (state_) {
     case State::kSection:
-      return roles(Role::kSectionBegin, Role::kSectionEnd, Role::kCallBegin, Role::kCallEnd);
+      return kBegins | kEnds;
     case State::kName:
-      return roles(Role::kNameEnd, Role::kCallEnd, Role::kSectionEnd);
+      return kEnds | roles(Role::kNameEnd);
     case State::kCall:
-      return roles(
-          Role::kKeyBegin, Role::kValueEnd, Role::kCallBegin, Role::kCallEnd, Role::kSectionEnd);
+      return kEnds | roles(Role::kKeyBegin, Role::kValueEnd, Role::kCallBegin);
     case State::kKey:
     case State::kEndTag:
       return roles(Role::kKeyEnd);
     case State::kValue:
-      return roles(Role::kValueEnd, Role::kCallEnd, Role::kSectionEnd) |
-             (is_string_ ? roles() : roles(Role::kKeyBegin));
+      return kEnds | roles(Role::kValueEnd) | (is_string_ ? roles() : roles(Role::kKeyBegin));
     default:
       return roles();
   }
@@ -118,7 +116,7 @@ Step ElementCall::marker(Role role, CallContext& context) {
     case Role::kNameEnd:
       return Step::kGoOn;
     case Role::kKeyBegin:
-      if (!is_open_ || elements_.size() == kMaxArgumentDepth) return Step::kGoOn;
+      if (!context.is_open() || elements_.size() == kMaxArgumentDepth) return Step::kGoOn;
       state_ = State::kKey;
       tag_.clear();
       return Step::kGoOn;
@@ -128,7 +126,7 @@ Step ElementCall::marker(Role role, CallContext& context) {
       if (state_ == State::kEndTag) state_ = State::kCall;
       return Step::kGoOn;
     case Role::kValueEnd:
-      if (!is_open_) return Step::kGoOn;
+      if (!context.is_open()) return Step::kGoOn;
       state_ = State::kEndTag;
       tag_.clear();
       return Step::kGoOn;

@@ -15,7 +15,7 @@ namespace sluice {
 
 class ElementCall : CallTags {
  public:
-  ElementCall(Role role, const CallFamily& family) : CallTags(role, family) {}
+  ElementCall(Role role, const ElementCalls& /*form*/) : CallTags(role, {}) {}
 
   [[nodiscard]] Roles live() const;
   Step text(char c, CallContext& context);

@@ -36,7 +36,8 @@ bool is_control_name(std::string_view text) {
 }
 
 // The length of the texts, if the template holds them all; else 0.
-size_t detected_length(DetectTexts texts, std::string_view source, const Tokenizer& tokenizer) {
+template <typename Texts>
+size_t detected_length(const Texts& texts, std::string_view source, const Tokenizer& tokenizer) {
   size_t length = 0;
   const bool fits = std::ranges::all_of(texts, [&](std::string_view text) {
     length += text.size();
@@ -53,15 +54,13 @@ const Family* detect(std::span<const Family> families,
                      const Tokenizer& tokenizer) {
   const Family* best = nullptr;
   size_t best_length = 0;
-  const auto try_texts = [&](const Family& family, DetectTexts texts) {
-    const size_t length = detected_length(texts, source, tokenizer);
-    if (length <= best_length) return;
-    best = &family;
-    best_length = length;
-  };
   for (const Family& family : families) {
-    try_texts(family, family.detect);
-    for (const DetectTexts texts : family.detect_also) try_texts(family, texts);
+    for (const auto& texts : family.detect) {
+      const size_t length = detected_length(texts, source, tokenizer);
+      if (length <= best_length) continue;
+      best = &family;
+      best_length = length;
+    }
   }
   return best;
 }

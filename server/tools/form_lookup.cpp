@@ -49,7 +49,7 @@ void add_markers(const CallFamily& family,
                  std::string_view start,
                  const Tokenizer& tokenizer,
                  CallForm& form) {
-  if (family.bare) return;
+  if (family.bare != '\0') return;
   for (const MarkerText& marker : family.markers) {
     if (marker.role != Role::kSectionBegin && marker.role != Role::kCallBegin) continue;
     CallPieces pieces = pieces_of(marker.text, tokenizer);
@@ -63,8 +63,8 @@ void add_markers(const CallFamily& family,
 }
 
 ArgumentStyle style_of(const CallFamily& family, const CallText& text) {
-  if (family.mechanism == Mechanism::kPython) return ArgumentStyle::kPython;
-  if (family.mechanism == Mechanism::kGemma) return ArgumentStyle::kGemma;
+  if (std::holds_alternative<PythonCalls>(family.mechanism)) return ArgumentStyle::kPython;
+  if (std::holds_alternative<GemmaCalls>(family.mechanism)) return ArgumentStyle::kGemma;
   return text.key_begin.empty() ? ArgumentStyle::kJson : ArgumentStyle::kTagged;
 }
 
@@ -124,7 +124,7 @@ std::optional<ReasoningForm> reasoning_form(const ReasoningFamily& family,
   return ReasoningForm{.begin = pieces_of(begins[chosen], tokenizer),
                        .end = pieces_of(ends[chosen], tokenizer),
                        .end_token = tokenizer.find_token(ends[chosen]),
-                       .newlines = std::string(family.after_end, '\n')};
+                       .newlines = std::string(family.newlines.after_end, '\n')};
 }
 
 bool ends_reasoning(const ReasoningFamily& family, std::string_view prompt_tail) {

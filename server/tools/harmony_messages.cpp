@@ -54,7 +54,7 @@ Roles HarmonyMessages::live() const {
   constexpr Roles kAny = roles(Role::kHeaderBegin, Role::kMessageEnd, Role::kChannel);
   if (state_ == State::kHeader) return kAny | roles(Role::kHeaderEnd, Role::kConstrain);
   if (tags_) return kAny | tags_->live();
-  return takes_tags() ? kAny | roles(Role::kSectionBegin, Role::kCallBegin) : kAny;
+  return takes_tags() ? kAny | kBegins : kAny;
 }
 
 void HarmonyMessages::begin_output() {
@@ -117,8 +117,7 @@ void HarmonyMessages::end_message(CallContext& context) {
     leave_tags(step == Step::kFail || step == Step::kFailBefore, context);
   }
   if (state_ == State::kBody && kind_ == PieceKind::kArguments) {
-    if (!has_arguments_) context.out.arguments("{}");
-    context.out.end_call();
+    context.end_call(has_arguments_);
   }
   state_ = State::kOutside;
 }
@@ -157,8 +156,8 @@ Step HarmonyMessages::marker(Role role, CallContext& context) {
     const std::string_view text = text_of(role, context.family);
     if (take_tags_step(tags_->marker(role, context), text, context)) return Step::kGoOn;
   }
-  if (takes_tags() && (role == Role::kSectionBegin || role == Role::kCallBegin)) {
-    tags_.emplace(role, context.family);
+  if (takes_tags() && contains(kBegins, role)) {
+    tags_.emplace(role, TaggedCalls{});
     kept_ = text_of(role, context.family);
     return Step::kGoOn;
   }

@@ -17,9 +17,9 @@ namespace sluice {
 
 class HarmonyMessages {
  public:
-  // `parse_calls` false: a message to a tool is content. `has_tags`: calls are tags.
-  HarmonyMessages(bool parse_calls, bool has_tags)
-      : parse_calls_(parse_calls), has_tags_(has_tags) {}
+  // `parse_calls` false: a message to a tool is content.
+  HarmonyMessages(const HarmonyTurns& form, bool parse_calls)
+      : parse_calls_(parse_calls), has_tags_(form.tagged_body) {}
 
   // The input so far was the prompt's.
   void begin_output();

@@ -18,22 +18,21 @@ Roles JsonCall::live() const {
       break;
     case State::kStart:
     case State::kBehind:
-      return roles(
-          Role::kSectionBegin, Role::kSectionEnd, Role::kCallBegin, Role::kCallEnd, Role::kFence);
+      return kBegins | kEnds | roles(Role::kFence);
     default:
       break;
   }
-  return roles(Role::kSectionBegin, Role::kSectionEnd, Role::kCallBegin, Role::kCallEnd);
+  return kBegins | kEnds;
 }
 
 bool JsonCall::is_in_string() const {
   const bool is_span = state_ == State::kArguments || state_ == State::kOther;
-  return is_named_ && (state_ == State::kArgumentText || (is_span && span_.in_string()));
+  return state_ == State::kArgumentText || (is_span && span_.in_string());
 }
 
 void JsonCall::begin_object() {
   state_ = State::kObject;
-  is_named_ = has_arguments_ = has_keys_ = false;
+  has_arguments_ = has_keys_ = false;
   num_nested_ = 0;
   name_.clear();
   id_.clear();
@@ -41,15 +40,15 @@ void JsonCall::begin_object() {
 }
 
 bool JsonCall::begin(CallContext& context) {
-  if (is_named_) return true;
+  if (context.is_open()) return true;
   if (name_.empty() || !context.begin_call(name_, id_)) return false;
-  is_named_ = had_call_ = true;
+  had_call_ = true;
   context.out.arguments(kept_);
   return true;
 }
 
 bool JsonCall::give_arguments(std::string_view json, CallContext& context) {
-  if (is_named_) {
+  if (context.is_open()) {
     context.out.arguments(json);
     return true;
   }
@@ -57,39 +56,32 @@ bool JsonCall::give_arguments(std::string_view json, CallContext& context) {
   return kept_.size() <= kMaxBufferedBytes;
 }
 
-void JsonCall::finish_call(CallContext& context) {
-  if (!has_arguments_) context.out.arguments("{}");
-  context.out.end_call();
-  is_named_ = false;
-}
-
 // Text after a call's name that is not JSON belongs to the call, up to its marker.
 Step JsonCall::broken(CallContext& context) {
-  if (!is_named_) return Step::kFail;
+  if (!context.is_open()) return Step::kFail;
   if (!context.has_end_marker()) {
-    finish_call(context);
+    context.end_call(has_arguments_);
     return Step::kDoneBefore;
   }
   state_ = State::kBroken;
   return Step::kGoOn;
 }
 
-JsonCall::Field JsonCall::field_of_key(const CallFamily& family) const {
-  if (family.key_is_name) return Field::kArguments;
+JsonCall::Field JsonCall::field_of_key() const {
+  if (form_.key_is_name) return Field::kArguments;
   if (key_ == "name" || key_ == "tool_name") return Field::kName;
   if (key_ == "arguments" || key_ == "parameters") return Field::kArguments;
   if (key_ == "id" || key_ == "tool_call_id") return Field::kId;
   return key_ == "function" ? Field::kNested : Field::kOther;
 }
 
-Step JsonCall::start(char c, CallContext& context) {
+Step JsonCall::start(char c) {
   if (is_json_space(c)) return Step::kGoOn;
   if (c == '{') {
     begin_object();
     return Step::kGoOn;
   }
-  if (context.family.mechanism == Mechanism::kBareJson)
-    return had_call_ ? Step::kDoneBefore : Step::kCode;
+  if (form_.or_code) return had_call_ ? Step::kDoneBefore : Step::kCode;
   if (c != '[' || in_array_) return Step::kFail;
   in_array_ = true;
   state_ = State::kArray;
@@ -111,11 +103,11 @@ Step JsonCall::end_object(CallContext& context) {
     --num_nested_;
     return Step::kGoOn;
   }
-  if (!is_named_) {
+  if (!context.is_open()) {
     // A tool that says that none is called.
-    if (name_.empty() || name_ != context.family.no_call_name) return Step::kFail;
+    if (name_.empty() || name_ != form_.no_call_name) return Step::kFail;
   } else {
-    finish_call(context);
+    context.end_call(has_arguments_);
   }
   state_ = in_array_ ? State::kArray : State::kBehind;
   return Step::kGoOn;
@@ -123,10 +115,10 @@ Step JsonCall::end_object(CallContext& context) {
 
 Step JsonCall::value(char c, CallContext& context) {
   if (is_json_space(c)) return Step::kGoOn;
-  const Field field = field_of_key(context.family);
+  const Field field = field_of_key();
   span_ = JsonSpan();
   string_ = JsonString();
-  if (context.family.key_is_name) {
+  if (form_.key_is_name) {
     name_ = key_;
     if (!begin(context)) return Step::kFail;
   }
@@ -137,7 +129,7 @@ Step JsonCall::value(char c, CallContext& context) {
   }
   if ((field == Field::kName || field == Field::kId) && c == '"') {
     state_ = field == Field::kName ? State::kName : State::kId;
-    if (field == Field::kName && !is_named_) name_.clear();
+    if (field == Field::kName && !context.is_open()) name_.clear();
     return Step::kGoOn;
   }
   if (field != Field::kArguments || has_arguments_) {
@@ -197,9 +189,9 @@ Step JsonCall::argument_text(char c, CallContext& context) {
   return give_arguments(decoded, context) ? Step::kGoOn : Step::kFail;
 }
 
-Step JsonCall::behind(char c, CallContext& context) {
+Step JsonCall::behind(char c) {
   if (is_json_space(c)) return Step::kGoOn;
-  if (context.family.mechanism == Mechanism::kBareJson) {
+  if (form_.or_code) {
     if (c != ';') return Step::kDoneBefore;
     state_ = State::kStart;
     return Step::kGoOn;
@@ -209,11 +201,11 @@ Step JsonCall::behind(char c, CallContext& context) {
   return Step::kGoOn;
 }
 
-Step JsonCall::key(char c, CallContext& context) {
+Step JsonCall::key(char c) {
   if (key_.size() > kMaxBufferedBytes) return Step::kFail;
   if (!string_.feed(c, key_)) return Step::kGoOn;
-  const bool is_known = field_of_key(context.family) != Field::kOther || key_ == "type";
-  const bool is_bare = context.family.mechanism == Mechanism::kBareJson;
+  const bool is_known = field_of_key() != Field::kOther || key_ == "type";
+  const bool is_bare = form_.or_code;
   if (is_bare && !has_keys_ && !is_known) return Step::kFail;
   has_keys_ = true;
   state_ = State::kColon;
@@ -221,18 +213,18 @@ Step JsonCall::key(char c, CallContext& context) {
 }
 
 Step JsonCall::name(char c, CallContext& context) {
-  std::string& text = is_named_ ? key_ : name_;  // a second name is none
+  std::string& text = context.is_open() ? key_ : name_;  // a second name is none
   if (text.size() > kMaxBufferedBytes) return Step::kFail;
   if (!string_.feed(c, text)) return Step::kGoOn;
   state_ = State::kObject;
-  if (!name_.empty() && name_ == context.family.no_call_name) return Step::kGoOn;
+  if (!name_.empty() && name_ == form_.no_call_name) return Step::kGoOn;
   return begin(context) ? Step::kGoOn : Step::kFail;
 }
 
 Step JsonCall::text(char c, CallContext& context) {
   switch (state_) {
     case State::kStart:
-      return start(c, context);
+      return start(c);
     case State::kArray:
       if (is_json_space(c) || c == ',') return Step::kGoOn;
       if (c == '{') {
@@ -247,7 +239,7 @@ Step JsonCall::text(char c, CallContext& context) {
     case State::kObject:
       return object(c, context);
     case State::kKey:
-      return key(c, context);
+      return key(c);
     case State::kColon:
       if (is_json_space(c)) return Step::kGoOn;
       if (c != ':') return broken(context);
@@ -274,16 +266,16 @@ Step JsonCall::text(char c, CallContext& context) {
     case State::kBroken:
       return Step::kGoOn;
     case State::kBehind:
-      return behind(c, context);
+      return behind(c);
   }
   return Step::kFail;
 }
 
 Step JsonCall::marker(Role role, CallContext& context) {
-  const bool is_end = role == Role::kCallEnd || role == Role::kSectionEnd;
+  const bool is_end = contains(kEnds, role);
   if (state_ == State::kStart || state_ == State::kBehind || state_ == State::kArray) {
     if (role == Role::kFence) return Step::kGoOn;
-    if (role == Role::kCallBegin || role == Role::kSectionBegin) {
+    if (contains(kBegins, role)) {
       if (state_ == State::kStart) return had_call_ ? Step::kGoOn : Step::kFailBefore;
       state_ = State::kStart;
       in_array_ = false;
@@ -293,14 +285,14 @@ Step JsonCall::marker(Role role, CallContext& context) {
     if (!is_end) return is_nothing ? Step::kFailBefore : Step::kDoneBefore;
     return is_nothing ? Step::kFail : Step::kDone;
   }
-  if (!is_named_) return is_end ? Step::kFail : Step::kFailBefore;
-  finish_call(context);
+  if (!context.is_open()) return is_end ? Step::kFail : Step::kFailBefore;
+  context.end_call(has_arguments_);
   return is_end ? Step::kDone : Step::kDoneBefore;
 }
 
 Step JsonCall::end(CallContext& context) {
-  if (is_named_) {
-    finish_call(context);
+  if (context.is_open()) {
+    context.end_call(has_arguments_);
     return Step::kDoneBefore;
   }
   const bool is_between = state_ == State::kStart || state_ == State::kArray;

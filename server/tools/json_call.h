@@ -14,6 +14,8 @@ namespace sluice {
 
 class JsonCall {
  public:
+  JsonCall(Role /*role*/, const JsonCalls& form) : form_(form) {}
+
   [[nodiscard]] Roles live() const;
   Step text(char c, CallContext& context);
   Step marker(Role role, CallContext& context);
@@ -41,29 +43,27 @@ class JsonCall {
   };
   enum class Field : uint8_t { kName, kId, kArguments, kNested, kOther };
 
-  [[nodiscard]] Field field_of_key(const CallFamily& family) const;
-  Step start(char c, CallContext& context);
+  [[nodiscard]] Field field_of_key() const;
+  Step start(char c);
   Step object(char c, CallContext& context);
-  Step key(char c, CallContext& context);
+  Step key(char c);
   Step name(char c, CallContext& context);
   Step value(char c, CallContext& context);
   Step argument_text(char c, CallContext& context);
   Step end_object(CallContext& context);
-  Step behind(char c, CallContext& context);
+  Step behind(char c);
   Step behind_value(JsonSpan::Place place, char c, CallContext& context);
   // False: no further call fits the answer, or too much is kept.
   bool begin(CallContext& context);
   bool give_arguments(std::string_view json, CallContext& context);
-  // Ends the open call, with {} where it has had no arguments.
-  void finish_call(CallContext& context);
   Step broken(CallContext& context);
   void begin_object();
   [[nodiscard]] bool is_in_string() const;
 
+  JsonCalls form_;
   State state_ = State::kStart;
   bool in_array_ = false;
   bool had_call_ = false;
-  bool is_named_ = false;
   bool has_arguments_ = false;
   bool decides_text_ = false;  // the first visible character of arguments in a string is due
   bool has_keys_ = false;

@@ -107,14 +107,6 @@ bool JsonString::feed(char c, std::string& out) {
   return false;
 }
 
-std::string decode_json_string(std::string_view text) {
-  std::string decoded;
-  JsonString string;
-  for (size_t i = text.find('"') + 1; i < text.size() && !string.feed(text[i], decoded); ++i) {
-  }
-  return decoded;
-}
-
 void append_json_escaped(std::string_view bytes, std::string& out) {
   constexpr std::string_view kHex = "0123456789abcdef";
   for (const char c : bytes) {

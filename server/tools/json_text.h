@@ -66,9 +66,6 @@ class JsonString {
 // deeper than kMaxArgumentDepth. Not recursive.
 std::optional<JsonTypes> json_type(std::string_view text);
 
-// The string that `text`, a JSON string, spells.
-std::string decode_json_string(std::string_view text);
-
 // Bytes of a string's content as JSON spells them: quotes, backslashes and control characters are
 // escaped, all else is as it was.
 void append_json_escaped(std::string_view bytes, std::string& out);

@@ -27,19 +27,17 @@ Roles LiteralCall::live() const {
   if (state_ == State::kValue && value_.in_string()) {
     return dialect_ == Dialect::kGemma ? roles(Role::kQuote) : roles();
   }
-  return roles(
-      Role::kSectionBegin, Role::kSectionEnd, Role::kCallBegin, Role::kCallEnd, Role::kQuote);
+  return kBegins | kEnds | roles(Role::kQuote);
 }
 
 void LiteralCall::finish_call(CallContext& context) {
   if (state_ == State::kValue) value_.close(arguments_, context.out);
   arguments_.end(context.out);
   context.out.end_call();
-  is_open_ = false;
 }
 
 Step LiteralCall::broken(CallContext& context) {
-  if (!is_open_) return Step::kFail;
+  if (!context.is_open()) return Step::kFail;
   if (!context.has_end_marker()) {
     finish_call(context);
     return Step::kDoneBefore;
@@ -52,8 +50,7 @@ Step LiteralCall::broken(CallContext& context) {
 Step LiteralCall::name(char c, CallContext& context) {
   const bool is_python = dialect_ == Dialect::kPython;
   if (c != (is_python ? '(' : '{')) {
-    name_ += c;
-    if (name_.size() > kMaxBufferedBytes) return Step::kFail;
+    if (keep(c, name_) == Step::kFail) return Step::kFail;
     const bool fits = is_python || name_.size() > kCallWord.size() ? continues_name(c)
                                                                    : kCallWord.starts_with(name_);
     return fits ? Step::kGoOn : Step::kFail;
@@ -66,7 +63,7 @@ Step LiteralCall::name(char c, CallContext& context) {
     name.remove_suffix(kCallMethod.size());
   }
   if (!context.begin_call(name, {})) return Step::kFail;
-  is_open_ = had_call_ = true;
+  had_call_ = true;
   arguments_ = ArgumentWriter();
   state_ = State::kParameter;
   return Step::kGoOn;
@@ -121,7 +118,7 @@ Step LiteralCall::value(Place place, char c, CallContext& context) {
 // Between the calls of a list, or after it.
 Step LiteralCall::behind(char c, CallContext& context) {
   if (is_json_space(c)) return Step::kGoOn;
-  const bool goes_on = in_list_ || context.family.lines || dialect_ == Dialect::kGemma;
+  const bool goes_on = in_list_ || is_lines_ || dialect_ == Dialect::kGemma;
   if (c == ',' && goes_on) return Step::kGoOn;
   if (c == ']' && in_list_) {
     state_ = State::kEnded;
@@ -168,18 +165,19 @@ Step LiteralCall::marker(Role role, CallContext& context) {
     if (state_ == State::kValue) {
       return value(value_.quote(arguments_, context.out), '\0', context);
     }
-    return is_open_ ? Step::kGoOn : Step::kFail;
+    return context.is_open() ? Step::kGoOn : Step::kFail;
   }
-  const bool is_end = role == Role::kCallEnd || role == Role::kSectionEnd;
-  if (is_open_)
+  const bool is_end = contains(kEnds, role);
+  if (context.is_open()) {
     finish_call(context);
-  else if (state_ == State::kName || !had_call_)
+  } else if (state_ == State::kName || !had_call_) {
     return is_end ? Step::kFail : Step::kFailBefore;
+  }
   return is_end ? Step::kDone : Step::kDoneBefore;
 }
 
 Step LiteralCall::end(CallContext& context) {
-  if (is_open_) {
+  if (context.is_open()) {
     finish_call(context);
     return Step::kDoneBefore;
   }

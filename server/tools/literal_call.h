@@ -13,9 +13,18 @@ namespace sluice {
 
 class LiteralCall {
  public:
-  // `needs_call`: only NAME.call(...) is a call, of NAME.
-  LiteralCall(LiteralValue::Dialect dialect, bool needs_call)
-      : dialect_(dialect), needs_call_(needs_call), value_(dialect) {}
+  LiteralCall(Role /*role*/, const PythonCalls& form)
+      : dialect_(LiteralValue::Dialect::kPython), is_lines_(form.lines), value_(dialect_) {}
+
+  LiteralCall(Role /*role*/, const GemmaCalls& /*form*/)
+      : dialect_(LiteralValue::Dialect::kGemma), value_(dialect_) {}
+
+  // Code that calls NAME as NAME.call(...), and nothing else.
+  static LiteralCall code() {
+    LiteralCall call(Role::kCallBegin, PythonCalls{});
+    call.needs_call_ = true;
+    return call;
+  }
 
   [[nodiscard]] Roles live() const;
   Step text(char c, CallContext& context);
@@ -48,11 +57,11 @@ class LiteralCall {
   void finish_call(CallContext& context);
 
   LiteralValue::Dialect dialect_;
-  bool needs_call_;
+  bool is_lines_ = false;    // calls follow each other without a list
+  bool needs_call_ = false;  // only NAME.call(...) is a call
   State state_ = State::kStart;
   bool in_list_ = false;
   bool had_call_ = false;
-  bool is_open_ = false;
   std::string name_;
   std::string key_;
   ArgumentWriter arguments_;

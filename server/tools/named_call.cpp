@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/tools/named_call.h"
 
-#include "server/tools/parse_limits.h"
-
 namespace sluice {
 namespace {
 
@@ -18,8 +16,7 @@ std::string_view name_of_header(std::string_view header) {
 }  // namespace
 
 Roles NamedCall::live() const {
-  constexpr Roles kOutside =
-      roles(Role::kSectionBegin, Role::kSectionEnd, Role::kCallBegin, Role::kCallEnd);
+  constexpr Roles kOutside = kBegins | kEnds;
   switch (state_) {
     case State::kType:
     case State::kName:
@@ -37,53 +34,46 @@ Roles NamedCall::live() const {
 
 Step NamedCall::begin(CallContext& context, State next) {
   const std::string header(without_space_around(name_));
-  if (context.family.header_is_id) id_ = header;
   std::string_view name = header;
-  if (context.family.header_is_id) {
+  if (form_.header == NamedCalls::Header::kNameAndIdx) {
+    id_ = header;
     name = name_of_header(header);
     const bool is_known = context.tools == nullptr || context.tools->has(name);
     const std::string_view meant = is_known ? std::string_view() : context.tools->meant_by(header);
     if (!meant.empty()) name = meant;
   }
-  if (!name.empty() && name == context.family.no_call_name) return Step::kDone;
+  if (!name.empty() && name == form_.no_call_name) return Step::kDone;
   if (!context.parses_calls || !is_plain_name(name) ||
       !context.begin_call(name, without_space_around(id_)))
     return Step::kFail;
-  is_open_ = had_call_ = true;
+  had_call_ = true;
   has_arguments_ = false;
   state_ = next;
   return Step::kGoOn;
 }
 
-void NamedCall::finish_call(CallContext& context) {
-  if (!has_arguments_) context.out.arguments("{}");
-  context.out.end_call();
-  is_open_ = false;
-}
-
-void NamedCall::start_name(const CallFamily& family) {
-  state_ = family.type_before_name ? State::kType : State::kName;
+void NamedCall::start_name() {
+  state_ = form_.has_two_parts() ? State::kType : State::kName;
   name_.clear();
   id_.clear();
 }
 
 Step NamedCall::name_text(char c, CallContext& context) {
-  const CallFamily& family = context.family;
   const bool is_empty = without_space_around(name_).empty();
-  if (family.json_or_named && is_empty && (c == '[' || c == '{')) return Step::kJson;
-  const bool ends = family.type_before_name || family.name_ends_at_newline;
+  if (form_.or_json && is_empty && (c == '[' || c == '{')) return Step::kJson;
+  const bool ends = form_.has_two_parts() || form_.name_ends_at_newline;
   if (ends && c == '\n' && !is_empty) {
     return begin(context, State::kArgumentStart);
   }
   // What was taken for a type is the name where the arguments follow it.
-  const bool is_type_name = family.type_before_name && !family.type_is_id && is_empty && c == '{';
+  const bool is_type_name =
+      form_.header == NamedCalls::Header::kTypeAndName && is_empty && c == '{';
   if (is_type_name) name_ = type_;
-  if (is_type_name || (family.name_ends_at_brace && c == '{')) {
+  if (is_type_name || (form_.name_ends_at_brace && c == '{')) {
     const Step step = begin(context, State::kArgumentStart);
     return step == Step::kGoOn ? text(c, context) : step;
   }
-  name_ += c;
-  return name_.size() > kMaxBufferedBytes ? Step::kFail : Step::kGoOn;
+  return keep(c, name_);
 }
 
 Step NamedCall::text(char c, CallContext& context) {
@@ -92,23 +82,21 @@ Step NamedCall::text(char c, CallContext& context) {
       if (is_json_space(c)) return Step::kGoOn;
       return had_call_ ? Step::kDoneBefore : Step::kFail;
     case State::kType:
-      name_ += c;
-      return name_.size() > kMaxBufferedBytes ? Step::kFail : Step::kGoOn;
+      return keep(c, name_);
     case State::kName:
       return name_text(c, context);
     case State::kId:
-      if (context.family.name_ends_at_brace && c == '{') {
+      if (form_.name_ends_at_brace && c == '{') {
         const Step step = begin(context, State::kArgumentStart);
         return step == Step::kGoOn ? text(c, context) : step;
       }
-      id_ += c;
-      return id_.size() > kMaxBufferedBytes ? Step::kFail : Step::kGoOn;
+      return keep(c, id_);
     case State::kArgumentStart:
       if (is_json_space(c)) return Step::kGoOn;
       span_ = JsonSpan();
       state_ = c == '{' || c == '[' ? State::kArguments : State::kRaw;
       if (state_ == State::kRaw && !context.has_end_marker()) {
-        finish_call(context);
+        context.end_call(has_arguments_);
         return Step::kDoneBefore;
       }
       has_arguments_ = true;
@@ -118,7 +106,7 @@ Step NamedCall::text(char c, CallContext& context) {
     case State::kArguments:
       context.out.arguments({&c, 1});
       if (span_.feed(c) != JsonSpan::Place::kLast) return Step::kGoOn;
-      finish_call(context);
+      context.end_call(has_arguments_);
       state_ = State::kBehind;
       return Step::kGoOn;
     case State::kRaw:
@@ -136,7 +124,7 @@ Step NamedCall::marker(Role role, CallContext& context) {
   if (role == Role::kNameEnd && names) {
     if (state_ != State::kType) return begin(context, State::kArgumentStart);
     type_ = name_;
-    if (context.family.type_is_id) id_ = name_;
+    if (form_.header == NamedCalls::Header::kIdAndName) id_ = name_;
     name_.clear();
     state_ = State::kName;
     return Step::kGoOn;
@@ -145,17 +133,17 @@ Step NamedCall::marker(Role role, CallContext& context) {
     state_ = State::kId;
     return Step::kGoOn;
   }
-  const bool is_end = role == Role::kCallEnd || role == Role::kSectionEnd;
+  const bool is_end = contains(kEnds, role);
   if (names) {
     // A call that ends at its name has no arguments; a type alone names nothing.
     if (!is_end || state_ == State::kType) return is_end ? Step::kFail : Step::kFailBefore;
     const Step step = begin(context, State::kBehind);
     if (step != Step::kGoOn) return step;
   }
-  if (is_open_) finish_call(context);
+  if (context.is_open()) context.end_call(has_arguments_);
   switch (role) {
     case Role::kCallBegin:
-      start_name(context.family);
+      start_name();
       return Step::kGoOn;
     case Role::kSectionBegin:
     case Role::kCallEnd:
@@ -169,7 +157,7 @@ Step NamedCall::marker(Role role, CallContext& context) {
 }
 
 Step NamedCall::end(CallContext& context) {
-  if (is_open_) finish_call(context);
+  if (context.is_open()) context.end_call(has_arguments_);
   const bool is_between = state_ == State::kSection || state_ == State::kBehind ||
                           state_ == State::kArguments || state_ == State::kRaw ||
                           state_ == State::kArgumentStart;

@@ -13,8 +13,8 @@ namespace sluice {
 class NamedCall {
  public:
   // `role`: of the marker that was read, kSectionBegin or kCallBegin.
-  NamedCall(Role role, const CallFamily& family) {
-    if (role == Role::kCallBegin) start_name(family);
+  NamedCall(Role role, const NamedCalls& form) : form_(form) {
+    if (role == Role::kCallBegin) start_name();
   }
 
   [[nodiscard]] Roles live() const;
@@ -41,12 +41,11 @@ class NamedCall {
 
   Step begin(CallContext& context, State next);
   Step name_text(char c, CallContext& context);
-  void finish_call(CallContext& context);
-  void start_name(const CallFamily& family);
+  void start_name();
 
+  NamedCalls form_;
   State state_ = State::kSection;
   bool had_call_ = false;
-  bool is_open_ = false;
   bool has_arguments_ = false;
   JsonSpan span_;
   std::string type_;

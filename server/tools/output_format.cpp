@@ -9,8 +9,8 @@ OutputFormat::OutputFormat(const CallFamily* calls,
                            const ReasoningFamily* reasoning,
                            const Tokenizer& tokenizer)
     : calls_(calls), reasoning_(reasoning) {
-  const auto add = [&](std::span<const MarkerText> texts) {
-    for (const MarkerText& marker : texts) {
+  const auto add = [&](const Markers& markers) {
+    for (const MarkerText& marker : markers) {
       markers_.push_back({marker.role, to_symbols(marker.text, tokenizer), marker.text});
       const Symbol first = markers_.back().symbols[0];
       if (first < kFirstSpecial) begun_by_[first] |= roles(marker.role);
@@ -43,6 +43,19 @@ std::u16string OutputFormat::to_symbols(std::string_view text, const Tokenizer& 
     begin += length;
   }
   return symbols;
+}
+
+OutputFormat::Found OutputFormat::find(std::u16string_view symbols, Roles roles) const {
+  Found found;
+  for (const Marker& marker : markers_) {
+    if (!contains(roles, marker.role)) continue;
+    if (!symbols.starts_with(marker.symbols)) {
+      found.may_grow |= marker.symbols.starts_with(symbols);
+    } else if (found.marker == nullptr || marker.symbols.size() > found.marker->symbols.size()) {
+      found.marker = &marker;
+    }
+  }
+  return found;
 }
 
 Symbol OutputFormat::symbol_of(TokenId token) const {

@@ -4,12 +4,15 @@
 // vocabulary that is a marker or a part of one. For this folder; others use families.h.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstdint>
+#include <initializer_list>
 #include <span>
 #include <string>
 #include <string_view>
 #include <utility>
+#include <variant>
 #include <vector>
 
 #include "engine/core/types.h"
@@ -19,19 +22,6 @@ namespace sluice {
 
 using Symbol = char16_t;
 inline constexpr Symbol kFirstSpecial = 256;
-
-// How a family writes its calls.
-enum class Mechanism : uint8_t {
-  kJson,      // a JSON object, or an array of them, after a marker
-  kBareJson,  // a JSON object that begins the answer; markers are optional
-  kNamed,     // a name, then the arguments as JSON
-  kTagged,    // a name, then keys and values in tags
-  kElements,  // a name, then elements that may hold others
-  kPython,    // f(a=1, b="x"), alone or in a list
-  kGemma,     // call:f{a:1,b:<|"|>x<|"|>}
-  kHarmony,   // messages with headers: channel, recipient
-  kTurnTags,  // Kimi K3: <|open|>tag attributes<|sep|>...<|close|>tag<|sep|>
-};
 
 // What a marker means; several markers of a family may share a role.
 enum class Role : uint8_t {
@@ -62,9 +52,6 @@ enum class Role : uint8_t {
   kMessageEnd,
 };
 
-// Texts that a template of a family holds, all of them.
-using DetectTexts = std::span<const std::string_view>;
-
 // A set of roles, as bits.
 using Roles = uint32_t;
 
@@ -77,14 +64,44 @@ constexpr Roles roles(Role first, Rest... rest) {
 
 constexpr bool contains(Roles set, Role role) { return (set & roles(role)) != 0; }
 
+// A list inside of a row: at most `capacity` items, in the row itself.
+template <typename T, size_t capacity>
+class RowList {
+ public:
+  constexpr RowList() = default;
+
+  // More items than fit do not compile in a constant.
+  constexpr RowList(std::initializer_list<T> items) {
+    for (const T& item : items) items_[size_++] = item;
+  }
+
+  [[nodiscard]] constexpr const T* begin() const { return items_.data(); }
+
+  [[nodiscard]] constexpr const T* end() const { return items_.data() + size_; }
+
+  [[nodiscard]] constexpr size_t size() const { return size_; }
+
+  [[nodiscard]] constexpr bool empty() const { return size_ == 0; }
+
+  [[nodiscard]] constexpr const T& back() const { return items_[size_ - 1]; }
+
+ private:
+  std::array<T, capacity> items_{};
+  size_t size_ = 0;
+};
+
+// Markers around calls.
+inline constexpr Roles kBegins = roles(Role::kSectionBegin, Role::kCallBegin);
+inline constexpr Roles kEnds = roles(Role::kSectionEnd, Role::kCallEnd);
+
 struct MarkerText {
   Role role;
   std::string_view text;
 };
 
 // What a family's templates write of calls; the members are those of CallForm and TaggedForm. "%d"
-// is a number, "%t" the type of a value and "%k" its key (CallPiece::Kind). Families of kPython and
-// kGemma write arguments in their own way, others with a `key_begin` in tags.
+// is a number, "%t" the type of a value and "%k" its key (CallPiece::Kind). PythonCalls and
+// GemmaCalls write arguments in their own way, others with a `key_begin` in tags.
 struct CallText {
   std::string_view needs = {};  // the vocabulary has this token; otherwise the next text counts
   std::string_view open = {};
@@ -108,50 +125,138 @@ struct ReasoningText {
   std::string_view answer_end = {};
 };
 
+using Names = RowList<std::string_view, 12>;
+using Markers = RowList<MarkerText, 20>;
+using CallTexts = RowList<CallText, 2>;
+// Alternatives, each of texts that a template of the family holds, all of them.
+using DetectTexts = RowList<RowList<std::string_view, 3>, 3>;
+
+// How a family writes its calls: a mechanism, with what its families differ in. `Reader` is the
+// class that reads its calls (call_reader.h), or `Turns` the one that reads the whole answer.
+
+// A JSON object, or an array of them, after a marker.
+struct JsonCalls {
+  using Reader = class JsonCall;
+  std::string_view no_call_name = {};  // the name of a call that means "no call"
+  bool key_is_name = false;            // the object's one key is the call's name
+  bool or_code = false;  // objects with ';' between, without an array, or a call as Python code
+};
+
+// A name, then the arguments as JSON.
+struct NamedCalls {
+  using Reader = class NamedCall;
+  // What is written before the arguments.
+  enum class Header : uint8_t {
+    kName,
+    kTypeAndName,  // a type, which counts for nothing, kNameEnd and the name
+    kIdAndName,    // the call's id, kNameEnd and the name
+    kNameAndIdx,   // "functions.NAME:IDX", which is the id, too
+  };
+  Header header = Header::kName;
+  std::string_view no_call_name = {};
+  // The prompt may end with a call's marker. Names are read in requests without tools, too.
+  bool prompt_begins_call = false;
+  bool name_ends_at_brace = false;  // '{' begins the arguments without a marker
+  bool name_ends_at_newline = false;
+  bool or_json = false;  // '[' or '{' after the marker begins calls as JSON
+
+  [[nodiscard]] constexpr bool has_two_parts() const {
+    return header == Header::kTypeAndName || header == Header::kIdAndName;
+  }
+};
+
+// A name, then keys and values in tags.
+struct TaggedCalls {
+  using Reader = class TaggedCall;
+  bool type_before_name = false;  // text up to kNameEnd is a type; the name follows
+  bool name_ends_at_newline = false;
+  bool strips_newlines = false;  // a line feed at each side of a value is dropped
+};
+
+// A name, then elements that may hold others.
+struct ElementCalls {
+  using Reader = class ElementCall;
+};
+
+// f(a=1, b="x"), alone or in a list.
+struct PythonCalls {
+  using Reader = class LiteralCall;
+  bool lines = false;  // one call a line, without a list around them
+};
+
+// call:f{a:1,b:<|"|>x<|"|>}
+struct GemmaCalls {
+  using Reader = class LiteralCall;
+};
+
+// The whole answer as messages with headers: channel, recipient.
+struct HarmonyTurns {
+  using Turns = class HarmonyMessages;
+  bool tagged_body = false;  // calls are tags in messages to tools
+};
+
+// The whole answer in tags (Kimi K3): <|open|>tag attributes<|sep|>...<|close|>tag<|sep|>
+struct TagTurns {
+  using Turns = class TurnTags;
+};
+
+using Mechanism = std::variant<JsonCalls,
+                               NamedCalls,
+                               TaggedCalls,
+                               ElementCalls,
+                               PythonCalls,
+                               GemmaCalls,
+                               HarmonyTurns,
+                               TagTurns>;
+
 struct CallFamily {
   std::string_view name;  // vLLM's
-  std::span<const std::string_view> aliases = {};
-  Mechanism mechanism = Mechanism::kJson;
-  std::span<const MarkerText> markers = {};
-  // In the order in which they are tried; the last one needs no token.
-  std::span<const CallText> texts = {};
-  DetectTexts detect = {};                        // none: not detected
-  std::span<const DetectTexts> detect_also = {};  // each is as good
+  Names aliases = {};
+  Mechanism mechanism = JsonCalls{};
+  Markers markers = {};
+  CallTexts texts = {};     // in the order in which they are tried; the last one needs no token
+  DetectTexts detect = {};  // none: not detected
+  // The answer may begin with a call that no marker announces but this byte; 0: it may not.
+  char bare = '\0';
   CallIdRule id_rule = CallIdRule::kAny;
-  // kJson, kNamed: the name of a call that means "no call".
-  std::string_view no_call_name = {};
-  // kJson: the object's one key is the call's name.
-  bool key_is_name = false;
-  // The answer may begin with a call that no marker announces: '{', '[' or, for kPython, a list.
-  bool bare = false;
-  // kNamed: the prompt may end with a call's marker. Names are read in requests without tools, too.
-  bool prompt_begins_call = false;
-  bool type_before_name = false;  // kNamed: text up to kNameEnd is a type; the name follows
-  bool type_is_id = false;        // kNamed: that text is the call's id
-  bool header_is_id = false;      // kNamed: "functions.NAME:IDX"
-  bool name_ends_at_brace = false;    // kNamed: '{' begins the arguments without a marker
-  bool json_or_named = false;         // kNamed: '[' or '{' after the marker begins kJson
-  bool name_ends_at_newline = false;  // kTagged, kNamed: a line feed ends the name
-  bool strips_newlines = false;       // kTagged: a line feed at each side of a value is dropped
-  bool tagged_body = false;           // kHarmony: calls are tags in messages to tools
-  bool lines = false;                 // kPython: one call a line, without a list around them
-  bool ends_reasoning = false;        // a marker of a call inside reasoning ends it and counts
+  bool ends_reasoning = true;  // a marker of a call inside reasoning ends it and counts
+
+  // Its reader tells reasoning and content as well.
+  [[nodiscard]] constexpr bool has_channels() const {
+    return std::holds_alternative<HarmonyTurns>(mechanism) ||
+           std::holds_alternative<TagTurns>(mechanism);
+  }
+
+  [[nodiscard]] constexpr bool prompt_begins_call() const {
+    const auto* named = std::get_if<NamedCalls>(&mechanism);
+    return named != nullptr && named->prompt_begins_call;
+  }
+
+  [[nodiscard]] constexpr bool has_marker(Role role) const {
+    return std::any_of(markers.begin(), markers.end(), [role](const MarkerText& marker) {
+      return marker.role == role;
+    });
+  }
 };
 
 struct ReasoningFamily {
   std::string_view name;  // vLLM's
-  std::span<const std::string_view> aliases = {};
-  std::span<const MarkerText> markers = {};  // kReasoningBegin, kReasoningEnd, kWrapBegin, kWrapEnd
+  Names aliases = {};
+  Markers markers = {};  // kReasoningBegin, kReasoningEnd, kWrapBegin, kWrapEnd
   DetectTexts detect = {};
-  std::span<const DetectTexts> detect_also = {};
   std::string_view implied_by = {};  // the call family that writes both, whose reader is used
   ReasoningText text = {};           // of such a family; others have it from their markers
   // Without a marker in the prompt's tail the output begins in reasoning.
   bool begins_inside = false;
-  // Line feeds that belong to a marker: after its beginning, before and after its end.
-  uint8_t after_begin = 0;
-  uint8_t before_end = 0;
-  uint8_t after_end = 0;
+
+  // Line feeds that belong to a marker.
+  struct Newlines {
+    uint8_t after_begin = 0;
+    uint8_t before_end = 0;
+    uint8_t after_end = 0;
+  };
+
+  Newlines newlines = {};
 };
 
 std::span<const CallFamily> call_families();
@@ -178,6 +283,14 @@ class OutputFormat {
   // The symbol of a special token; 0: it is not part of a marker.
   [[nodiscard]] Symbol symbol_of(TokenId token) const;
   [[nodiscard]] std::string_view text_of(Symbol special) const;
+
+  // The longest marker with one of the roles at the front of `symbols`, or null.
+  struct Found {
+    const Marker* marker = nullptr;
+    bool may_grow = false;  // the symbols are the beginning of such a marker
+  };
+
+  [[nodiscard]] Found find(std::u16string_view symbols, Roles roles) const;
 
   // Roles of the markers that begin with this byte.
   [[nodiscard]] Roles begun_by(uint8_t byte) const { return begun_by_[byte]; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The state of OutputParser: finds markers in the symbols of an output and passes the text between
-// them to reasoning, content or a reader of calls. A value.
+// Second pass of OutputParser, and what it is made of: events of MarkerScanner become reasoning or
+// content, or go to what reads the calls. A value.
 #pragma once
 
 #include <cstdint>
@@ -10,15 +10,11 @@
 #include <string_view>
 #include <variant>
 
-#include "server/tools/call_reader.h"
-#include "server/tools/element_call.h"
+#include "server/tools/call_pass.h"
 #include "server/tools/harmony_messages.h"
-#include "server/tools/json_call.h"
-#include "server/tools/literal_call.h"
-#include "server/tools/named_call.h"
+#include "server/tools/marker_scanner.h"
 #include "server/tools/output_format.h"
 #include "server/tools/parser_options.h"
-#include "server/tools/tagged_call.h"
 #include "server/tools/turn_tags.h"
 
 namespace sluice {
@@ -26,7 +22,6 @@ namespace sluice {
 class OutputState {
  public:
   using Marker = OutputFormat::Marker;
-  enum class Mode : uint8_t { kReasoning, kContent, kCalls };
 
   OutputState(std::shared_ptr<const OutputFormat> format_,
               std::shared_ptr<const ToolSchemas> tools_,
@@ -56,78 +51,57 @@ class OutputState {
   int64_t num_undecided_tokens = 0;  // the last ones, not counted as reasoning
 
  private:
-  // A marker of a call counts inside reasoning, and ends it.
-  [[nodiscard]] bool calls_end_reasoning() const;
-  using Reader = std::variant<std::monostate,
-                              JsonCall,
-                              NamedCall,
-                              TaggedCall,
-                              ElementCall,
-                              LiteralCall,
-                              HarmonyMessages,
-                              TurnTags>;
-
-  [[nodiscard]] bool has_channels() const;
+  // Readers of a whole answer.
+  using Turns = std::variant<HarmonyMessages, TurnTags>;
 
   [[nodiscard]] CallContext context() {
-    return {*family, tools.get(), out, options.parse_calls, !thought_.empty()};
+    const bool in_thought = calls_ && calls_->in_thought();
+    return {*family, tools.get(), out, options.parse_calls, in_thought};
   }
 
+  // A marker of a call counts inside reasoning, and ends it.
+  [[nodiscard]] bool calls_end_reasoning() const;
   [[nodiscard]] ValueState value_state() const;
   [[nodiscard]] Roles live() const;
   [[nodiscard]] Roles call_roles() const;
 
-  // A marker at the front of `pending`, inside a value: reads it as text or leaves it to be read as
-  // a marker; false: that depends on input that has not arrived.
-  bool decide_in_value(const Marker& marker, bool at_end, bool& is_text);
-  // Decides what it can of `pending`; at the end of the output, or before a special token, all.
+  // Reads what the scanner can tell; at the end of the output, or before a special token, all.
   void drain(bool at_end);
   void read_marker(const Marker& marker);
   void read_byte(char c);
-  // The symbol is not part of a marker that counts here.
-  void read_stray(std::string_view text, bool is_special);
+  // The token is not part of a marker that counts here.
+  void read_special(std::string_view name);
   // Bytes that are not white space and do not begin a marker may be read together.
   [[nodiscard]] bool takes_runs() const;
   void read_run(std::string_view bytes);
 
   void reasoning_byte(char c);
   void content_byte(char c);
+  void give_space();
   void end_reasoning();
-  void begin_calls(Role role, std::string_view marker_text);
-  // Handles a reader's verdict on a symbol; `symbols`: to read it again; `may_be_content`: it may
-  // turn out not to be part of a call.
-  void take_step(Step step,
-                 std::u16string_view symbols,
-                 std::string_view text,
-                 int32_t num_before,
-                 bool may_be_content);
-  // Text since a marker in a thought was not a call: it is thought.
-  void return_to_thought();
-  // `is_content`: kept text that is not a call becomes content; `gives_space`: so may white space
-  // at its end.
-  void leave_calls(bool is_content, bool gives_space);
-  void give_space(PieceKind kind);
+
+  void begin_calls(const CallPass::Start& start);
+  // `symbols`: of the event that the verdict is about.
+  void take(const CallPass::Verdict& verdict, std::u16string_view symbols);
+  // The calls are over, or were none.
+  void leave_calls(const CallPass::Verdict& verdict);
+  void end_calls();
+  // What the symbols are as text, where they are no call.
+  [[nodiscard]] std::string text_of(std::u16string_view symbols) const;
+
+  void start_turns(std::string_view prompt_tail);
+  void start_reasoning(std::string_view prompt_tail);
   void drop_cut_marker(FinishReason reason);
   // Drops a call whose name is incomplete at the end of a truncated output.
   void drop_cut_call();
-  void end_reader();
-  void append_text_of(std::u16string_view symbols, std::string& text) const;
 
-  template <typename Read>
-  void with_reader(std::u16string_view symbols, Read read);
-
-  Mode mode_ = Mode::kContent;
-  Reader reader_;
-  std::u16string pending_;             // may be the beginning of a marker
-  std::optional<ValueEnd> value_end_;  // of the marker at its front
-  std::u16string thought_;             // since a marker in a thought, while it may not be a call
-  std::string kept_;                   // read by the reader and may turn out to be content
-  std::string space_;                  // white space that may belong to a marker
-  bool is_over_ = false;               // the input has ended
-  bool is_bare_ = false;               // the reader began without a marker
-  bool had_call_ = false;              // the reader began a call
-  bool has_content_ = false;           // visible content has been read
-  bool has_reasoning_ = false;         // visible reasoning has been read since its marker
+  MarkerScanner scanner_;
+  std::optional<CallPass> calls_;  // since a marker of a call; in a thought, it may be none
+  std::optional<Turns> turns_;     // in place of all below, for families that have one
+  bool in_reasoning_ = false;      // else in content
+  std::string space_;              // white space that may belong to a marker
+  bool has_content_ = false;       // visible content has been read
+  bool has_reasoning_ = false;     // visible reasoning has been read since its marker
   bool is_wrapped_ = false;
   bool is_behind_call_ = false;  // no visible text since
   bool is_long_space_ = false;   // of a run of white space too long to be a marker's

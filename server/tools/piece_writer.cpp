@@ -44,6 +44,15 @@ void append_valid(std::string_view bytes, std::string& out) {
 
 }  // namespace
 
+void append_text(Pieces& pieces, PieceKind kind, int32_t call_idx, std::string_view text) {
+  if (text.empty()) return;
+  if (pieces.empty() || pieces.back().kind != kind || pieces.back().call_idx != call_idx) {
+    pieces.push_back({kind, call_idx, std::string(text), {}});
+  } else {
+    pieces.back().text += text;
+  }
+}
+
 void PieceWriter::append(PieceKind kind, std::string_view bytes) {
   if (kind != kind_) {
     flush();

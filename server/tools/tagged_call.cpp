@@ -6,33 +6,21 @@
 #include "server/tools/plain_value.h"
 
 namespace sluice {
-namespace {
-
-bool has_value_marker(const CallFamily& family) {
-  return std::ranges::any_of(
-      family.markers, [](const MarkerText& marker) { return marker.role == Role::kValueBegin; });
-}
-
-}  // namespace
 
 Roles TaggedCall::live() const {
   switch (state_) {
     case State::kSection:
-      return roles(Role::kSectionBegin, Role::kSectionEnd, Role::kCallBegin, Role::kCallEnd);
+      return kBegins | kEnds;
     case State::kType:
-      return roles(Role::kNameEnd, Role::kCallEnd, Role::kSectionEnd);
+      return kEnds | roles(Role::kNameEnd);
     case State::kName:
-      return roles(Role::kNameEnd, Role::kKeyBegin, Role::kCallEnd, Role::kSectionEnd);
+      return kEnds | roles(Role::kNameEnd, Role::kKeyBegin);
     case State::kCall:
-      return roles(Role::kKeyBegin,
-                   Role::kCallBegin,
-                   Role::kCallEnd,
-                   Role::kSectionBegin,
-                   Role::kSectionEnd);
+      return kBegins | kEnds | roles(Role::kKeyBegin);
     case State::kKey:
       return roles(Role::kKeyEnd, Role::kKeyEndString, Role::kKeyEndJson, Role::kKeyEndRaw);
     case State::kKeyBehind:
-      return roles(Role::kValueBegin, Role::kKeyBegin, Role::kCallEnd, Role::kSectionEnd);
+      return kEnds | roles(Role::kValueBegin, Role::kKeyBegin);
     case State::kValue:
       return roles(is_raw_ ? Role::kRawEnd : Role::kValueEnd);
     default:
@@ -49,15 +37,14 @@ void TaggedCall::begin_value(JsonTypes types, CallContext& context) {
   holds_newline_ = false;
   value_.clear();
   arguments_.begin_value(
-      context.family.strips_newlines ? without_space_around(key_) : std::string_view(key_),
-      context.out);
+      form_.strips_newlines ? without_space_around(key_) : std::string_view(key_), context.out);
   if (is_string_) arguments_.raw("\"", context.out);
 }
 
 void TaggedCall::value_text(char c, CallContext& context) {
   const bool was_at_start = at_value_start_;
   at_value_start_ = false;
-  if (context.family.strips_newlines) {
+  if (form_.strips_newlines) {
     if (was_at_start && c == '\n') return;
     if (holds_newline_) {
       holds_newline_ = false;
@@ -110,14 +97,14 @@ Step TaggedCall::marker(Role role, CallContext& context) {
       if (state_ == State::kType) state_ = State::kName;
       return Step::kGoOn;
     case Role::kKeyBegin:
-      if (!is_open_) return Step::kFailBefore;
+      if (!context.is_open()) return Step::kFailBefore;
       end_value(context);
       state_ = State::kKey;
       key_.clear();
       return Step::kGoOn;
     case Role::kKeyEnd:
       if (state_ != State::kKey) return Step::kGoOn;
-      if (has_value_marker(context.family)) {
+      if (context.family.has_marker(Role::kValueBegin)) {
         state_ = State::kKeyBehind;
       } else {
         begin_value(context.types_of(name_, without_space_around(key_)), context);

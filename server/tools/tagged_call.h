@@ -13,7 +13,7 @@ namespace sluice {
 
 class TaggedCall : CallTags {
  public:
-  TaggedCall(Role role, const CallFamily& family) : CallTags(role, family) {}
+  TaggedCall(Role role, const TaggedCalls& form) : CallTags(role, form) {}
 
   [[nodiscard]] Roles live() const;
   Step text(char c, CallContext& context);

@@ -14,7 +14,7 @@ namespace sluice {
 class TurnTags {
  public:
   // `parse_calls` false: calls and their arguments are content.
-  explicit TurnTags(bool parse_calls) : parse_calls_(parse_calls) {}
+  TurnTags(const TagTurns& /*form*/, bool parse_calls) : parse_calls_(parse_calls) {}
 
   [[nodiscard]] Roles live() const;
   Step text(char c, CallContext& context);

@@ -9,19 +9,12 @@
 namespace sluice {
 namespace {
 
-constexpr Roles kBegins = roles(Role::kSectionBegin, Role::kCallBegin);
-constexpr Roles kEnds = roles(Role::kSectionEnd, Role::kCallEnd);
 constexpr Roles kOfTurns =
     roles(Role::kHeaderBegin, Role::kMessageEnd, Role::kReasoningBegin, Role::kReasoningEnd);
 constexpr Roles kValueEnds = roles(Role::kValueEnd, Role::kRawEnd, Role::kQuote);
 
 constexpr std::string_view kArgument = "argument";
 constexpr size_t kMaxTagName = 4096;  // with its attributes
-
-bool has_sections(const CallFamily& family) {
-  return std::ranges::any_of(
-      family.markers, [](const MarkerText& marker) { return marker.role == Role::kSectionEnd; });
-}
 
 }  // namespace
 
@@ -110,7 +103,7 @@ ValueEnd::Verdict ValueEnd::step(const OutputFormat& format, char c) {
   if (is_json_space(c)) return stage_ == Stage::kKey ? Verdict::kText : Verdict::kUndecided;
   switch (stage_) {
     case Stage::kSection:
-      if (has_sections(*format.calls())) return Verdict::kText;
+      if (format.calls()->has_marker(Role::kSectionEnd)) return Verdict::kText;
       [[fallthrough]];
     case Stage::kBehind:
       if (is_strict_) return Verdict::kText;
@@ -161,7 +154,8 @@ ValueEnd::Verdict ValueEnd::step(const OutputFormat& format, Role role) {
       if (contains(kBegins, role) || is_of_turn) return Verdict::kEnd;
       if (role == Role::kSectionEnd) stage_ = Stage::kBehind;
       if (contains(kEnds, role)) return Verdict::kUndecided;
-      if (is_strict_ || (stage_ == Stage::kSection && has_sections(*format.calls()))) {
+      if (is_strict_ ||
+          (stage_ == Stage::kSection && format.calls()->has_marker(Role::kSectionEnd))) {
         return Verdict::kText;
       }
       content_begin_ = at_;
@@ -195,16 +189,7 @@ ValueEnd::Verdict ValueEnd::read(const OutputFormat& format,
   while (at_ < held.size()) {
     if (stage_ == Stage::kContent && at_ - content_begin_ > kMaxHeldSymbols) return Verdict::kEnd;
     const std::u16string_view rest = held.substr(at_);
-    const OutputFormat::Marker* found = nullptr;
-    bool may_grow = false;
-    for (const OutputFormat::Marker& marker : format.markers()) {
-      if (!contains(looked_for(), marker.role)) continue;
-      if (!rest.starts_with(marker.symbols)) {
-        may_grow |= marker.symbols.starts_with(rest);
-      } else if (found == nullptr || marker.symbols.size() > found->symbols.size()) {
-        found = &marker;
-      }
-    }
+    const auto [found, may_grow] = format.find(rest, looked_for());
     if (may_grow && !is_whole) return Verdict::kUndecided;
     if (may_grow && found == nullptr) break;
     at_ += found != nullptr ? found->symbols.size() : 1;

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Decides whether a marker inside a value of a call ends it, or is text of the value that spells
 // one: it ends the value if something follows that the family's grammar allows there. A value; used
-// by OutputState, which holds the symbols from the marker on until the decision.
+// by MarkerScanner, which holds the symbols from the marker on until the decision.
 #pragma once
 
 #include <cstddef>

@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Outputs of models under two ways to cut them, for every family: the same pieces, which are valid
 // UTF-8, whole calls, and, where no call began, all of the text. Markers of the family are parts of
-// the input, so that calls are found. SLUICE_FUZZ_MECHANISM: a number of Mechanism, whose families
-// alone are tried.
+// the input, so that calls are found. SLUICE_FUZZ_MECHANISM: the index of an alternative of
+// Mechanism, whose families alone are tried.
 #include <algorithm>
 #include <array>
 #include <cstdint>
@@ -56,8 +56,8 @@ std::vector<const CallFamily*> chosen_families() {
   const char* mechanism = std::getenv("SLUICE_FUZZ_MECHANISM");
   std::vector<const CallFamily*> families;
   for (const CallFamily& family : call_families()) {
-    const auto number = static_cast<int>(family.mechanism);
-    if (mechanism == nullptr || std::to_string(number) == mechanism) families.push_back(&family);
+    const std::string number = std::to_string(family.mechanism.index());
+    if (mechanism == nullptr || number == mechanism) families.push_back(&family);
   }
   CHECK(!families.empty());
   return families;
@@ -244,12 +244,11 @@ static int one_input(const uint8_t* data, size_t size) {
   // Nothing is lost where nothing was found: no call, and no marker of reasoning to leave out.
   const bool has_call = std::ranges::any_of(
       whole, [](const Piece& piece) { return piece.kind == PieceKind::kCallBegin; });
-  const bool has_channels =
-      calls.mechanism == Mechanism::kHarmony || calls.mechanism == Mechanism::kTurnTags;
+  const auto* json = std::get_if<JsonCalls>(&calls.mechanism);
   const bool says_none =
-      calls.prompt_begins_call ||
-      (!calls.no_call_name.empty() && all.find(calls.no_call_name) != std::string::npos);
-  if (has_call || reasoning != nullptr || has_channels || says_none ||
+      calls.prompt_begins_call() || (json != nullptr && !json->no_call_name.empty() &&
+                                     all.find(json->no_call_name) != std::string::npos);
+  if (has_call || reasoning != nullptr || calls.has_channels() || says_none ||
       !options.skip_special_tokens || find_invalid_utf8(all, 0) != all.size() || (flags & 1) != 0) {
     return 0;
   }

@@ -105,7 +105,7 @@ BUGS = [
      "if (position != num_tokens())", "if (position > num_tokens())", "server_router_test"),
     ("CRLF ends two lines", "server/load/sse_parser.cpp",
      "after_cr_ = bytes[*end] == '\\r';", "after_cr_ = false;", "load_test"),
-    ("calls run into each other", "server/tools/pieces.cpp",
+    ("calls run into each other", "server/tools/piece_writer.cpp",
      " || pieces.back().call_idx != call_idx", "", "server_parse_test"),
     ("an archive's sizes lose their upper half", "server/grpc/zip_archive.cpp",
      "static_cast<uint16_t>(value >> 16)", "static_cast<uint16_t>(value >> 8)",

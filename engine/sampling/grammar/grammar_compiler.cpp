@@ -165,6 +165,9 @@ Expected<std::shared_ptr<const Grammar>> GrammarCompiler::compile(CompileWorker&
     SLUICE_TRY(spec.text,
                gate_structural_tag(key.text, key.is_best_effort, options_.schema, &left_out));
   }
+  if (spec.kind == GrammarKind::kRegex) {
+    SLUICE_TRY(spec.text, gate_regex(key.text, options_.schema));
+  }
   for (const auto& [keyword, place] : left_out) {
     log_event(LogLevel::kInfo, "schema_keyword_left_out", "keyword", keyword, "at", place);
   }

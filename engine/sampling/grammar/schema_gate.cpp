@@ -244,6 +244,26 @@ class GateWriter {
     return false;
   }
 
+  [[nodiscard]] int64_t most_counted() const {
+    return std::min(limits_.max_counted, limits_.max_repetitions);
+  }
+
+  // The bounds of a string that the library can count; the others are refused.
+  StringSize counted_size(const SchemaForm& form) {
+    StringSize size{.min = form.min_size};
+    if (form.max_size != SchemaForm::kUnbounded) size.max = bounded(form.max_size);
+    const std::string above = " above " + std::to_string(most_counted());
+    if (size.min > most_counted()) {
+      reader_.refuse("minLength" + above, form.source);
+      size.min = 0;
+    }
+    if (size.max != StringSize::kEndless && size.max > most_counted()) {
+      reader_.refuse("maxLength" + above, form.source);
+      size.max = StringSize::kEndless;
+    }
+    return size;
+  }
+
   std::optional<Json> write_string(const SchemaForm& form) {
     std::optional<Json> out = string_of(form);
     return out && out->contains("pattern") ? shared(std::move(*out)) : out;
@@ -252,15 +272,14 @@ class GateWriter {
   std::optional<Json> string_of(const SchemaForm& form) {
     if (form.min_size > form.max_size) return std::nullopt;
     if (!check_minimum(form.min_size, "minLength", form)) return std::nullopt;
-    const bool has_length = form.min_size > 0 || form.max_size != SchemaForm::kUnbounded;
-    StringSize size{.min = form.min_size};
-    if (form.max_size != SchemaForm::kUnbounded) size.max = bounded(form.max_size);
+    const StringSize size = counted_size(form);
+    const bool has_length = size.min > 0 || size.max != StringSize::kEndless;
     Json out = {{"type", "string"}};
     if (form.patterns.size() > 1) reader_.refuse("pattern", form.source);
     if (!form.patterns.empty()) {
-      auto pattern = pattern_of_whole_string(form.patterns[0], limits_.max_repetitions, size);
+      auto pattern = pattern_of_whole_string(form.patterns[0], most_counted(), size);
       if (!pattern && has_length) {
-        pattern = pattern_of_whole_string(form.patterns[0], limits_.max_repetitions);
+        pattern = pattern_of_whole_string(form.patterns[0], most_counted());
         if (pattern) reader_.refuse("minLength or maxLength beside pattern", form.source);
       }
       if (pattern) {
@@ -413,8 +432,7 @@ class GateWriter {
   std::optional<Json> write_patterned(const SchemaForm& form) {
     const bool is_alone = form.pattern_properties.size() == 1 && form.properties.empty() &&
                           form.required.empty() && form.names.empty() && form.min_size <= 1;
-    const auto pattern =
-        pattern_of_whole_string(form.pattern_properties[0].first, limits_.max_repetitions);
+    const auto pattern = pattern_of_whole_string(form.pattern_properties[0].first, most_counted());
     if (!is_alone || !pattern) {
       reader_.refuse("patternProperties", form.source);
       SchemaForm others = form;
@@ -466,6 +484,14 @@ Expected<std::string> gate_schema(std::string_view schema,
   if (reader.error()) return tl::unexpected(*reader.error());
   if (!out) return make_error(ErrorCode::kInvalidArgument, "no value is valid in the schema");
   return out->dump();
+}
+
+Expected<std::string> gate_regex(std::string_view regex, const SchemaLimits& limits) {
+  std::optional<std::string> exact = exact_regex(regex, limits.max_counted);
+  if (exact) return std::move(*exact);
+  return make_error(
+      ErrorCode::kUnsupported,
+      "the regular expression counts more than " + std::to_string(limits.max_counted));
 }
 
 }  // namespace sluice

@@ -28,6 +28,10 @@ std::optional<std::string> pattern_of_whole_string(std::string_view pattern,
                                                    int64_t max_count,
                                                    const StringSize& size = {});
 
+// An expression of a client for the same texts, in which optional pieces are written as counts.
+// Nothing: it has a count above `max_count`.
+std::optional<std::string> exact_regex(std::string_view regex, int64_t max_count);
+
 // An expression for any characters.
 std::string pattern_of_length(const StringSize& size);
 

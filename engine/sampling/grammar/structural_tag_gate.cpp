@@ -56,6 +56,10 @@ Expected<void> gate_inside(Json& value,
   if (value.is_object() && value.contains("json_schema")) {
     beside = take_beside(value, is_best_effort);
   }
+  if (value.is_object() && value.value("type", Json()) == "regex" && value.contains("pattern") &&
+      value["pattern"].is_string()) {
+    SLUICE_TRY(value["pattern"], gate_regex(value["pattern"].get<std::string>(), limits));
+  }
   for (auto item = value.begin(); item != value.end(); ++item) {
     if (!value.is_object() || item.key() != "json_schema") {
       SLUICE_TRY_VOID(gate_inside(*item, is_best_effort, limits, left_out, depth + 1));

@@ -379,6 +379,11 @@ TEST_F(GrammarCompilerTest, LongRepetitionsCompile) {
               R"({"type":"object","properties":{"text":{"type":"string","minLength":300}},)"
               R"("required":["text"],"additionalProperties":false})"),
       TenantId(1)));
+  if (kMostCounted < 300) {
+    ASSERT_FALSE(grammar);
+    EXPECT_EQ(grammar.error().code, ErrorCode::kUnsupported);
+    return;
+  }
   ASSERT_TRUE(grammar) << grammar.error().message;
   EXPECT_TRUE(testing::accepts(**grammar, "{\"text\": \"" + std::string(300, 'a') + "\"}"));
   EXPECT_FALSE(testing::accepts(**grammar, "{\"text\": \"" + std::string(299, 'a') + "\"}"));

@@ -250,6 +250,32 @@ TEST(SchemaGate, OptionalLoopsHaveABeginning) {
   EXPECT_EQ(matches("^[a-z]{2}(-x(-[a-z0-9]{1,8})+)?$", "en-ab"), "no");
 }
 
+// What a build with XGrammar as released refuses.
+TEST(SchemaGate, CountsAboveTheLimitAreRefusedByName) {
+  const SchemaLimits limits = {.max_counted = 32};
+  const auto refused = [&](const std::string& bounds) {
+    return refusal(R"({"type":"string",)" + bounds + "}", limits);
+  };
+  EXPECT_EQ(refused(R"("maxLength":33)"), "unsupported keyword 'maxLength above 32' at #");
+  EXPECT_EQ(refused(R"("minLength":33)"), "unsupported keyword 'minLength above 32' at #");
+  EXPECT_EQ(refused(R"("pattern":"^a{33}$")"), "unsupported keyword 'pattern' at #");
+  EXPECT_TRUE(refused(R"("pattern":"^a{0,32}$","minLength":32)").starts_with("not refused"));
+  EXPECT_TRUE(refused(R"("maxLength":32)").starts_with("not refused"));
+
+  std::vector<LeftOutKeyword> left_out;
+  ASSERT_TRUE(gate_schema(R"({"type":"string","minLength":5,"maxLength":400})",
+                          /*is_best_effort=*/true,
+                          limits,
+                          &left_out));
+  EXPECT_EQ(left_out, std::vector<LeftOutKeyword>({{"maxLength above 32", "#"}}));
+
+  EXPECT_EQ(gate_regex(R"((:a+)?x??[?{]{2}\?{3}(?:b)?)", limits).value(),
+            R"((:a+){0,1}x{0,1}?[?{]{2}\?{3}(?:b){0,1})");
+  EXPECT_EQ(gate_regex("a{2,33}", limits).error().message,
+            "the regular expression counts more than 32");
+  EXPECT_TRUE(gate_regex("a{2,32}b{20}", limits));
+}
+
 TEST(SchemaGate, TextOfAStringStaysInside) {
   for (const char* schema : {R"({"type":"string","pattern":"^.*$"})",
                              R"({"type":"string","pattern":"^[^a]*$"})",
@@ -265,9 +291,9 @@ TEST(SchemaGate, TextOfAStringStaysInside) {
 
 TEST(SchemaGate, EqualStringsAreOneDefinition) {
   const std::string text = *gate_schema(
-      R"({"type":"object","properties":{"a":{"type":"string","maxLength":40},
-          "b":{"type":"string","maxLength":40},"c":{"items":{"type":"string","maxLength":41}},
-          "d":{"type":"string","maxLength":40,"title":"another"}}})",
+      R"({"type":"object","properties":{"a":{"type":"string","maxLength":20},
+          "b":{"type":"string","maxLength":20},"c":{"items":{"type":"string","maxLength":21}},
+          "d":{"type":"string","maxLength":20,"title":"another"}}})",
       false,
       {});
   const auto count = [&](std::string_view part) {
@@ -276,8 +302,8 @@ TEST(SchemaGate, EqualStringsAreOneDefinition) {
       ++found;
     return found;
   };
-  EXPECT_EQ(count("{0,40}"), 1) << text;
-  EXPECT_EQ(count("{0,41}"), 1) << text;
+  EXPECT_EQ(count("{0,20}"), 1) << text;
+  EXPECT_EQ(count("{0,21}"), 1) << text;
 }
 
 TEST(SchemaGate, CyclesAndGiantBounds) {

@@ -22,10 +22,7 @@ bool is_special(const FamilyWriter& writer, std::string_view text) {
   });
 }
 
-bool has_channels(const TestFormat& format) {
-  const Mechanism mechanism = format.format->calls()->mechanism;
-  return mechanism == Mechanism::kHarmony || mechanism == Mechanism::kTurnTags;
-}
+bool has_channels(const TestFormat& format) { return format.format->calls()->has_channels(); }
 
 // Arguments of each call, in order.
 std::vector<Json> arguments_of(const Pieces& pieces) {
@@ -182,7 +179,7 @@ TEST(Markup, ACallCutBeforeItsNameLeavesNone) {
   for (const FamilyWriter& writer : family_writers()) {
     SCOPED_TRACE(writer.calls);
     const TestFormat format(writer.calls, writer.reasoning, writer.specials);
-    if (has_channels(format) || format.format->calls()->bare) continue;
+    if (has_channels(format) || format.format->calls()->bare != '\0') continue;
     const std::vector<TestCall> calls = {{"get_weather", {{"a", "b"}}}};
     const std::string call = writer.write(calls);
     const size_t name = call.find("get_weather");

@@ -86,7 +86,7 @@ TEST(ToolCallGrammar, WhatIsForcedIsParsed) {
     for (int i = 0; i < 30; ++i) {
       const std::string text = random_walk(*grammar, random);
       SCOPED_TRACE(text);
-      const std::string_view tail = family.prompt_begins_call ? ">>>" : "";
+      const std::string_view tail = family.prompt_begins_call() ? ">>>" : "";
       OutputParser parser(resolve_format(&family, nullptr, *tokenizer), schemas, tail, {});
       Pieces pieces;
       for (const char c : text) {

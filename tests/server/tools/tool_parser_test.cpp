@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 #include <tuple>
 
+#include "server/tools/marker_scanner.h"
 #include "server/tools/output_format.h"
 #include "server/tools/parse_limits.h"
 #include "tests/server/tools/call_generator.h"
@@ -36,6 +37,38 @@ TEST(Pieces, TextIsJoinedWithinOneKindAndCall) {
                     {PieceKind::kArguments, 1, "[]", ""},
                     {PieceKind::kReasoning, -1, "a", ""},
                     {PieceKind::kContent, -1, "b", ""}}));
+}
+
+// A marker is an event once it is whole; what is put back comes first, as text or to be scanned.
+TEST(MarkerScanner, WhatIsPutBackComesAgain) {
+  const TestFormat format("hermes", "", {});
+  const std::u16string marker = format.format->markers()[0].symbols;
+  const Roles live = roles(format.format->markers()[0].role);
+  MarkerScanner scanner(format.format.get());
+  // The bytes of text events, and M for a marker.
+  const auto read = [&](bool at_end) {
+    std::string events;
+    while (const auto event = scanner.next(live, {}, at_end)) {
+      events += event->kind == ScanEvent::Kind::kMarker ? 'M' : event->byte;
+    }
+    return events;
+  };
+  for (const Symbol symbol : u"x" + marker.substr(0, 5)) scanner.push(symbol);
+  EXPECT_EQ(read(false), "x");
+  EXPECT_EQ(scanner.held(), marker.substr(0, 5));
+  for (const Symbol symbol : marker.substr(5)) scanner.push(symbol);
+  EXPECT_EQ(read(false), "M");
+
+  scanner.push(u'y');
+  scanner.put_back(marker);
+  scanner.put_back_text(marker + u"z");
+  EXPECT_EQ(read(false), "<tool_call>zMy");
+
+  for (const Symbol symbol : marker.substr(0, 5)) scanner.push(symbol);
+  EXPECT_EQ(read(false), "");
+  EXPECT_TRUE(scanner.holds_beginning_of(live));
+  EXPECT_EQ(read(true), "<tool");
+  EXPECT_TRUE(scanner.held().empty());
 }
 
 TEST(ToolParser, PiecesDoNotDependOnTheCut) {
@@ -105,10 +138,7 @@ TEST(ToolParser, HeldTextIsGivenAtTheEnd) {
   for (const FamilyWriter& writer : family_writers()) {
     SCOPED_TRACE(writer.calls);
     const TestFormat format(writer.calls, writer.reasoning, {});
-    if (format.format->calls()->mechanism == Mechanism::kHarmony ||
-        format.format->calls()->mechanism == Mechanism::kTurnTags) {
-      continue;  // text stands in messages, whose markers are no text
-    }
+    if (format.format->calls()->has_channels()) continue;  // its markers are no text
     for (const auto& marker : format.format->markers()) {
       if (marker.role != Role::kCallBegin && marker.role != Role::kSectionBegin) continue;
       for (size_t length = 1; length < marker.text.size(); ++length) {
