@@ -1,9 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as tokenizer.json: refused, or a tokenizer that gives ids of its vocabulary. Texts that
-// do not begin with '{' are pieces to put into a sound file.
+// Any bytes as tokenizer.json, or as tiktoken.model: refused, or a tokenizer that gives ids of its
+// vocabulary. Texts that do not begin with '{' are pieces to put into a sound tokenizer.json; what
+// follows a zero byte in a tiktoken.model is tokenizer_config.json.
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "engine/core/log.h"
 #include "engine/tokenizer/detokenizer.h"
@@ -21,9 +24,7 @@ constexpr std::string_view kModels[] = {
     R"({"type":"BPE","ignore_merges":true,"vocab":{"a":0,"b":1,"aa":2,"\u0120":3},"merges":["a a"]})",
     R"({"type":"Unigram","unk_id":0,"vocab":[["u",0],["a",-1.5],["aa",-2],["\u2581",-3]]})"};
 
-void check(const std::string& json) {
-  HfTokenizerFiles files;
-  files.tokenizer_json = json;
+void check(const HfTokenizerFiles& files) {
   const auto tokenizer = create_hf_tokenizer(files);
   if (!tokenizer) {
     CHECK(!tokenizer.error().message.empty());
@@ -45,7 +46,7 @@ void check(const std::string& json) {
 static int one_input(const uint8_t* data, size_t size) {
   std::string_view text(reinterpret_cast<const char*>(data), size);
   if (text.empty() || text[0] == '{') {
-    sluice::check(std::string(text));
+    sluice::check({.tokenizer_json = std::string(text)});
     return 0;
   }
   const auto choice = static_cast<uint8_t>(text[0]);
@@ -59,8 +60,17 @@ static int one_input(const uint8_t* data, size_t size) {
   json += "\":";
   json += text;
   json += "}";
-  sluice::check(json);
+  sluice::check({.tokenizer_json = std::move(json)});
+  return 0;
+}
+
+static int one_vocabulary(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const size_t end = std::min(text.find('\0'), size);
+  sluice::check({.tiktoken = std::string(text.substr(0, end)),
+                 .tokenizer_config = std::string(text.substr(std::min(end + 1, size)))});
   return 0;
 }
 
 const sluice::fuzz::Target target("tokenizer_json_fuzz", one_input);
+const sluice::fuzz::Target vocabularies("tiktoken_fuzz", one_vocabulary);
