@@ -31,6 +31,7 @@ constexpr CallFamily kFamilies[] = {
      .mechanism = Mechanism::kTagged,
      .markers = kXml,
      .texts = kMimoText,
+     .detect = kMimoDetect,
      .ends_reasoning = true},
     {.name = "seed_oss",
      .mechanism = Mechanism::kTagged,

@@ -47,6 +47,9 @@ inline constexpr CallText kMimoText[] = {{.begin = "<tool_call>\n<function=",
                                           .key_begin = "<parameter=",
                                           .key_end = ">",
                                           .value_end = "</parameter>\n"}};
+// Its templates put a value between its tags as it is, the others between newlines.
+inline constexpr Names kMimoDetect[] = {
+    "<tool_call>", "<function=", "<parameter=", "'</parameter>"};
 inline constexpr Names kXmlNames[] = {"qwen3_xml", "nemotron_v3", "step3p5", "step5"};
 inline constexpr Names kXmlDetect[] = {"<tool_call>", "<function=", "<parameter="};
 

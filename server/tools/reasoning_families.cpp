@@ -27,6 +27,7 @@ constexpr Names kForcedNames[] = {
 constexpr Names kForcedOpenNames[] = {"deepseek-r1",
                                       "step3",
                                       "step3p5",
+                                      "holo2",
                                       "minimax_m2",
                                       "minimax-m2",
                                       "minimax_m2_append_think",
