@@ -15,6 +15,7 @@ inline constexpr float kUnturnedFactor = 1e30F;
 
 // Llama 3.1: wavelengths longer than original_context / low_freq_factor are divided by `factor`,
 // those shorter than original_context / high_freq_factor are kept, those between blend linearly.
+// The two may be equal, as in Llama 4 Scout.
 struct Llama3Scaling {
   double factor;
   double low_freq_factor;

@@ -79,7 +79,7 @@ Expected<void> fit_head(SpecConfig::ModelKind kind,
   }
   if (kind == SpecConfig::ModelKind::kMtp) return {};  // derived from the target's configuration
   if (kind == SpecConfig::ModelKind::kEagle) {
-    head.taps = {target.num_layers};
+    head.taps = {target.num_layers + 1};
     // The output layer and what follows it are the target's.
     model.logit_scale = target.logit_scale;
     model.logit_soft_cap = target.logit_soft_cap;

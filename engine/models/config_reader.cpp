@@ -483,6 +483,20 @@ Expected<void> read_window_pattern(const Checkpoint& checkpoint,
   return {};
 }
 
+void set_dense_module(bool is_windowed, ModelConfig& config) {
+  const auto last = std::find_if(
+      config.layers.rbegin(), config.layers.rend(), [&](const LayerConfig& layer) {
+        return (layer.window > 0) == is_windowed;
+      });
+  LayerConfig layer = last == config.layers.rend() ? config.layers.back() : *last;
+  layer.ffn = FfnKind::kDense;
+  layer.ffn_hidden = config.ffn_hidden;
+  layer.shared_hidden = 0;
+  layer.expert_limit = 0;
+  layer.dense_limit = 0;
+  config.module_layer = layer;
+}
+
 Expected<void> read_optional_window(const Checkpoint& checkpoint, ModelConfig& config) {
   SLUICE_TRY(const bool windowed, checkpoint.metadata().get_bool_or("use_sliding_window", false));
   if (!windowed) return {};

@@ -65,6 +65,10 @@ Expected<void> read_window_pattern(const Checkpoint& checkpoint,
                                    int32_t usual_period,
                                    ModelConfig& config);
 
+// Makes the layer of the module after the layers as the last one with a window, or without, but
+// with a dense half without limits. Called after the layers and the dense width are known.
+void set_dense_module(bool is_windowed, ModelConfig& config);
+
 // Reads the window pattern if use_sliding_window turns windows on.
 Expected<void> read_optional_window(const Checkpoint& checkpoint, ModelConfig& config);
 

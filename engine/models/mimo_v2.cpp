@@ -133,6 +133,8 @@ Expected<void> configure_mimo_v2(const Checkpoint& checkpoint, ModelConfig& conf
                           ? layer.window > 0
                           : checkpoint.has("blk." + std::to_string(i) + ".attn_sinks.weight");
   }
+  set_dense_module(/*is_windowed=*/true, config);
+  config.head.hands_on_normed = true;
   return read_sigmoid_experts(checkpoint, config);
 }
 

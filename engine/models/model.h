@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -99,8 +100,9 @@ struct HeadConfig {
   bool norm_before_residual = false;
   // The next row's state is what the output layer reads. Of a target: of its module.
   bool hands_on_normed = false;
-  // The target's layers whose inputs the head reads, ascending; num_layers stands for the input of
-  // the target's output layer.
+  bool reads_unnormed = false;  // of a target: its module's first state is the last layer's output
+  // The target's layers whose inputs the head reads, ascending; num_layers stands for the last
+  // layer's output, num_layers + 1 for the input of the target's output layer.
   std::vector<int32_t> taps;
 };
 
@@ -291,6 +293,8 @@ struct ModelConfig {
   float logit_scale = 1;
   float logit_soft_cap = 0;
   HeadConfig head;           // if used, vocab_size counts the tokens it chooses from
+  // Layer of the module after the layers; none: as the last one that attends to every token.
+  std::optional<LayerConfig> module_layer;
   int32_t attention_in = 0;  // input width of q, k and v; 0: hidden
   // Width of what each layer adds from a table of its own (layer_inputs.h); 0: nothing.
   int32_t layer_input_width = 0;

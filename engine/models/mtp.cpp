@@ -27,11 +27,18 @@ class MtpHead final : public DraftHead {
 
   bool state_first_ = false;      // order of fc_'s input
   bool hands_on_normed_ = false;  // selects the next row's state
+  Projection own_output_;         // empty: the target's is used
   DeviceFloats embedding_norm_, hidden_norm_, attention_norm_, output_norm_;
 };
 
 Expected<void> MtpHead::load(const ModelOptions& options, WeightStore& weights) {
   SLUICE_TRY_VOID(load_ends(options, weights));
+  if (weights.has("output.weight")) {
+    SLUICE_TRY(
+        own_output_,
+        load_matrix({.stem = "output", .n = config_.vocab_size}, config_.hidden, options, weights));
+    output_ = &own_output_;
+  }
   state_first_ = weights.has("he_proj.weight");
   const char* const fc = state_first_ ? "he_proj" : "eh_proj";
   SLUICE_TRY(fc_,
@@ -107,18 +114,20 @@ Expected<ModelConfig> mtp_config(const ModelConfig& target, const Checkpoint& mo
   }
   if (target.residual_scale != 1) return refuse("scaled halves");
   // Leading layers may be dense, the module has experts as the last ones.
-  const auto layer =
+  const auto last =
       std::find_if(target.layers.rbegin(), target.layers.rend(), [](const LayerConfig& each) {
         const bool attends =
             each.mixer == MixerKind::kAttention || each.mixer == MixerKind::kLatent;
         return attends && each.window == 0;
       });
-  if (layer == target.layers.rend()) return refuse("windows or states in all layers");
+  if (last == target.layers.rend()) return refuse("windows or states in all layers");
   ModelConfig config = target;
   config.num_layers = 1;
-  config.layers = {*layer};
-  KeyChoice& choice = config.layers.front().key_choice;
-  if (choice == KeyChoice::kEarlier) choice = KeyChoice::kOwn;
+  config.module_layer.reset();
+  config.layers = {target.module_layer.value_or(*last)};
+  LayerConfig& layer = config.layers.front();
+  if (layer.key_choice == KeyChoice::kEarlier) layer.key_choice = KeyChoice::kOwn;
+  if (!module.is_dummy()) layer.has_sinks = module.has("blk.0.attn_sinks.weight");
   config.tied_embeddings = false;
   // What files of the module's kind have otherwise, whatever the target's: the order of q's and k's
   // rows, what norms lack, and the epsilon of latents' norms.
@@ -134,7 +143,7 @@ Expected<ModelConfig> mtp_config(const ModelConfig& target, const Checkpoint& mo
   config.head = {.target_hidden = target.hidden,
                  .target_vocab = target.vocab_size,
                  .hands_on_normed = target.head.hands_on_normed,
-                 .taps = {target.num_layers}};
+                 .taps = {target.num_layers + (target.head.reads_unnormed ? 0 : 1)}};
   return config;
 }
 

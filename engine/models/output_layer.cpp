@@ -212,8 +212,10 @@ void OutputLayer::tap(const ForwardContext& context, const float* x, int32_t lay
 
 // Norms the input of the output layer for all rows, not only for choosing ones.
 void OutputLayer::tap_output(const ForwardContext& context, const float* x) const {
-  if (taps_.empty() || taps_.back() != config_.num_layers) return;
   tap(context, x, config_.num_layers);
+  const int32_t normed = config_.num_layers + 1;
+  if (taps_.empty() || taps_.back() != normed) return;
+  tap(context, x, normed);
   const auto width = static_cast<int64_t>(taps_.size()) * config_.hidden;
   const ProjectionOutput rows = {buffers_.taps + width - config_.hidden, width};
   const auto num_rows = static_cast<int64_t>(context.batch.token_ids.size());

@@ -101,10 +101,10 @@ Expected<void> read_scaling(const Checkpoint& checkpoint,
   } else if (type == "llama3") {
     SLUICE_TRY(const double low, metadata.get_positive_or("rope.scaling.low_freq_factor", 1));
     SLUICE_TRY(const double high, metadata.get_positive_or("rope.scaling.high_freq_factor", 4));
-    if (high <= low) {
+    if (high < low) {
       return metadata.wrong("rope.scaling.high_freq_factor",
                             std::to_string(high),
-                            "more than " + std::to_string(low));
+                            "at least " + std::to_string(low));
     }
     rope.freq_factors = kernels::llama3_freq_factors(rope, {factor, low, high, original});
   } else if (type == "yarn") {

@@ -10,6 +10,7 @@ namespace sluice {
 namespace {
 
 constexpr uint64_t kStepLeadingDense = 3;
+constexpr double kMostLimit = 1e30;  // of gates
 
 constexpr KeyDefault kStep3p5Defaults[] = {
     {"num_attention_heads", 64U},
@@ -94,12 +95,28 @@ Expected<void> read_step_limits(const Metadata& metadata, ModelConfig& config) {
                             "one for each of " + std::to_string(config.num_layers) + " layers");
     }
     for (size_t i = 0; i < config.layers.size(); ++i) {
-      if (!(listed[i] >= 0 && listed[i] <= 1e30)) {
+      if (!(listed[i] >= 0 && listed[i] <= kMostLimit)) {
         return metadata.wrong(key, std::to_string(listed[i]), "0, or a limit");
       }
       config.layers[i].*limit = static_cast<float>(listed[i]);
     }
   }
+  return {};
+}
+
+// Behind the layers, the lists go on for the modules.
+Expected<void> read_step_module(const Metadata& metadata, ModelConfig& config) {
+  SLUICE_TRY(const bool is_windowed, metadata.get_bool_or("attention.sliding_module", true));
+  set_dense_module(is_windowed, config);
+  config.head.reads_unnormed = true;
+  const auto listed = metadata.get_numbers("swiglu_clamp_shexp");
+  const size_t place = config.layers.size();
+  if (!listed || listed->size() <= place) return {};
+  const double limit = (*listed)[place];
+  if (!(limit >= 0 && limit <= kMostLimit)) {
+    return metadata.wrong("swiglu_clamp_shexp", std::to_string(limit), "0, or a limit");
+  }
+  config.module_layer->dense_limit = static_cast<float>(limit);
   return {};
 }
 
@@ -117,7 +134,7 @@ Expected<void> configure_step3p5(const Checkpoint& checkpoint, ModelConfig& conf
   config.gates_heads = true;
   SLUICE_TRY_VOID(read_sigmoid_experts(checkpoint, config));
   config.moe.router.epsilon = 0;
-  return {};
+  return read_step_module(metadata, config);
 }
 
 }  // namespace
@@ -131,7 +148,8 @@ const ModelSpec kStep3p5Spec = {.files = {.gguf = "step35",
                                           .scales_full_layers_only = true,
                                           .has_unlike_layers = true,
                                           .names = kStep3p5Names,
-                                          .norm_offset = 1},
+                                          .norm_offset = 1,
+                                          .has_module_output = true},
                                 .configure = configure_step3p5,
                                 .build = build_decoder,
                                 .gguf_keys = kStep3p5GgufKeys};

@@ -5,22 +5,38 @@
 
 #include "engine/core/log.h"
 #include "engine/quantize/hf_vocabulary.h"
+#include "engine/tokenizer/files/tiktoken.h"
 #include "engine/tokenizer/files/tokenizer_json.h"
 #include "engine/weights/gguf_split.h"
 #include "engine/weights/mapped_file.h"
 
 namespace sluice {
 
+namespace {
+
+Expected<std::string> text_of(const std::string& path) {
+  SLUICE_TRY(const MappedFile file, MappedFile::open(path));
+  return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+}
+
+}  // namespace
+
 Expected<void> put_tokenizer(const Checkpoint& input, GgufMetadata& metadata) {
-  const std::string path = input.path() + "/tokenizer.json";
   std::error_code error;
-  if (!std::filesystem::exists(path, error)) {
+  const auto has = [&](const std::string& file) { return std::filesystem::exists(file, error); };
+  const std::string ranks = input.path() + "/tiktoken.model";
+  const bool is_ranked = !has(input.path() + "/tokenizer.json") && has(ranks);
+  const std::string path = is_ranked ? ranks : input.path() + "/tokenizer.json";
+  if (!has(path)) {
     warn_of_file(input.path(), "tokenizer.json", "no file", "a model without a tokenizer");
     return {};
   }
   SLUICE_TRY(const CheckpointText text, input.text());
-  SLUICE_TRY(const MappedFile file, MappedFile::open(path));
-  const std::string json(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
+  SLUICE_TRY(std::string json, text_of(path));
+  if (is_ranked) {
+    SLUICE_TRY(const std::string config, text_of(input.path() + "/tokenizer_config.json"));
+    SLUICE_TRY(json, tiktoken_as_json(json, config));
+  }
   const CheckpointTensor* embedding = input.find("token_embd.weight");
   const int64_t num_rows = embedding == nullptr ? 0 : static_cast<int64_t>(embedding->dims[1]);
   SLUICE_TRY(const Vocabulary vocabulary,

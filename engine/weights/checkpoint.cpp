@@ -80,16 +80,21 @@ uint64_t take_next_token_layers(Metadata& metadata) {
 
 // The name, in a file of one layer, of a tensor of the first module behind so many layers; empty:
 // it is another's, or a copy of the model's.
-std::string next_token_name_of_gguf(std::string_view stored, uint64_t num_layers) {
+std::string next_token_name_of_gguf(std::string_view stored,
+                                    uint64_t num_layers,
+                                    const FileSpec* spec) {
   const std::string layer = "blk." + std::to_string(num_layers) + ".";
   if (!stored.starts_with(layer)) return "";
   stored.remove_prefix(layer.size());
   constexpr std::string_view kOwn = "nextn.";
   if (!stored.starts_with(kOwn)) return "blk.0." + std::string(stored);
   stored.remove_prefix(kOwn.size());
-  const bool is_copy =
-      stored.starts_with("embed_tokens.") || stored.starts_with("shared_head_head.");
-  return is_copy ? "" : std::string(stored);
+  constexpr std::string_view kOutput = "shared_head_head.";
+  const bool is_output = stored.starts_with(kOutput);
+  if (is_output && spec != nullptr && spec->has_module_output) {
+    return "output." + std::string(stored.substr(kOutput.size()));
+  }
+  return is_output || stored.starts_with("embed_tokens.") ? "" : std::string(stored);
 }
 
 class GgufCheckpoint final : public Checkpoint {
@@ -110,8 +115,9 @@ class GgufCheckpoint final : public Checkpoint {
     for (const auto& part : parts_) {
       for (const GgufTensor& tensor : part->tensors()) {
         const bool is_module = layer_of(tensor.name) >= num_layers;
-        const std::string name =
-            is_module ? next_token_name_of_gguf(tensor.name, num_layers) : std::string(tensor.name);
+        const std::string name = is_module
+                                     ? next_token_name_of_gguf(tensor.name, num_layers, file_spec_)
+                                     : std::string(tensor.name);
         if (is_module != (wanted == CheckpointPart::kNextToken) || name.empty()) {
           if (wanted == CheckpointPart::kModel) left_out_.emplace_back(tensor.name);
           continue;

@@ -93,6 +93,8 @@ struct FileSpec {
   bool is_transposed = false;   // directories have a layer's matrices with an input's rows
   bool may_be_parallel = false;  // where a file says that both halves read the stream
   bool has_image_positions = false;  // three for a token ("mrope"), which are equal for text
+  // The module after the layers has an output layer of its own; other modules use the model's.
+  bool has_module_output = false;
 };
 
 // Return the family whose files have this model_type or general.architecture; null: none.

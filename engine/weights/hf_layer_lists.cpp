@@ -49,6 +49,7 @@ void take_layer_types(const Json& config, bool may_go_on, Metadata& metadata) {
     }
     const Expected<uint64_t> layers = metadata.get_uint("block_count");
     if (may_go_on && layers && *layers < sliding.size()) {
+      metadata.set("attention.sliding_module", "layer_types", sliding[*layers] != 0);
       sliding.resize(static_cast<size_t>(*layers));
       recurrent.resize(static_cast<size_t>(*layers));
     }

@@ -21,6 +21,7 @@ constexpr TensorName kModelNames[] = {
     {"model.eh_proj.weight", "eh_proj.weight"},
     {"model.he_proj.weight", "he_proj.weight"},
     {"model.shared_head.norm.weight", "shared_head_norm.weight"},
+    {"model.shared_head.output.weight", "output.weight"},
 };
 
 constexpr std::string_view kTargets = "target";  // a copy of the target's tensor
@@ -34,6 +35,9 @@ constexpr TensorName kNextTokenNames[] = {
     {"shared_head.norm.weight", "shared_head.norm.weight"},
     {"shared_head.head.weight", kTargets},
     {"embed_tokens.weight", kTargets},
+    {"transformer.shared_head.norm.weight", "shared_head.norm.weight"},
+    {"transformer.shared_head.output.weight", "shared_head.output.weight"},
+    {"pre_mlp_layernorm.weight", "layers.0.post_attention_layernorm.weight"},
     {"token_layernorm.weight", "enorm.weight"},
     {"hidden_layernorm.weight", "hnorm.weight"},
     {"input_proj.weight", "he_proj.weight"},
@@ -180,8 +184,8 @@ bool is_next_token_name(std::string_view stored, uint64_t num_layers) {
   return layer && std::stoull(*layer) >= num_layers;
 }
 
-// Modules are layers after the last one (DeepSeek-V3, GLM-4.5), "mtp_layers" (MiMo) or "mtp"
-// (Qwen3-Next).
+// Modules are layers after the last one (DeepSeek-V3, GLM-4.5, Step-3.5), "mtp_layers" (MiMo),
+// "mtp.layers" (MiMo-V2-Flash) or "mtp" (Qwen3-Next).
 std::optional<std::string> next_token_name(std::string_view stored, uint64_t num_layers) {
   if (!is_next_token_name(stored, num_layers)) return std::nullopt;
   std::string_view name = without_prefix(stored);

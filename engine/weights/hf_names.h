@@ -33,8 +33,9 @@ bool is_next_token_name(std::string_view stored, uint64_t num_layers);
 
 // Returns the tensor's name in the first of those modules seen as a model of one layer:
 // "model.layers.0.…", "model.enorm.weight", "model.hnorm.weight", "model.eh_proj.weight" or
-// "model.he_proj.weight", "model.norm.weight" or "model.shared_head.norm.weight"; none: it belongs
-// to another module or copies a tensor of the model.
+// "model.he_proj.weight", "model.norm.weight" or "model.shared_head.norm.weight",
+// "model.shared_head.output.weight"; none: it belongs to another module or copies a tensor of the
+// model.
 std::optional<std::string> next_token_name(std::string_view stored, uint64_t num_layers);
 
 // Returns a stored name without a multimodal model's prefix for its text model.

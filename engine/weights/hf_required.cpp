@@ -24,11 +24,15 @@ bool is_false(const Json& value) { return value == false; }
 bool is_object(const Json& value) { return value.is_object(); }
 
 constexpr const char* kAttention = "attention";  // Granite's name of full_attention
-constexpr const char* kIndexed = "indexed_attention";  // DeepSeek V3.2's
+
+// Whether the layer has DeepSeek V3.2's attention, whose older name transformers had.
+bool is_indexed(const Json& type) {
+  return type == "indexed_attention" || type == "deepseek_sparse_attention";
+}
 
 bool is_attention(const Json& type) {
   return type == "full_attention" || type == "sliding_attention" || type == kAttention ||
-         type == kIndexed;
+         is_indexed(type);
 }
 
 bool is_chunked(const Json& type) { return type == "chunked_attention"; }
@@ -130,8 +134,8 @@ class Checker {
                         "_attention for each layer");
     }
     if (types != nullptr && !spec_.has_indexers &&
-        std::ranges::find(*types, kIndexed) != types->end()) {
-      return refuse("layer_types", *types, "no indexed_attention");
+        std::ranges::any_of(*types, is_indexed)) {
+      return refuse("layer_types", *types, "no indexed or deepseek_sparse_attention");
     }
     if (layer_type == nullptr || types == nullptr) return {};
     const auto layers = config_.find("num_hidden_layers");

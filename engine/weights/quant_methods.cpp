@@ -87,9 +87,13 @@ Expected<Quantization> read_quantization(const Json& config,
                                          const std::string& place,
                                          std::string_view usual_method) {
   const Json* method = nullptr;
-  const Json usual = usual_method;
+  // modelopt's own files name the method by what wrote them.
+  const bool is_modelopt = config.is_object() && config.contains("producer") &&
+                           config["producer"].is_object() &&
+                           config["producer"].value("name", Json()) == "modelopt";
+  const Json usual = is_modelopt ? "modelopt" : usual_method;
   if (config.is_object() && config.contains("quant_method")) method = &config["quant_method"];
-  if (method == nullptr && config.is_object() && !usual_method.empty()) method = &usual;
+  if (method == nullptr && config.is_object() && usual != "") method = &usual;
   for (const QuantMethod& known : kMethods) {
     if (method == nullptr || *method != known.name) continue;
     Quantization quantization;

@@ -180,7 +180,10 @@ std::optional<std::string> RepoCache::find(const ModelName& name,
     }
   }
   // Some clients fetch the weights alone.
-  if (!std::binary_search(files.begin(), files.end(), "tokenizer.json")) return std::nullopt;
+  const auto has = [&](const char* file) {
+    return std::binary_search(files.begin(), files.end(), file);
+  };
+  if (!has("tokenizer.json") && !has("tiktoken.model")) return std::nullopt;
   return snapshot(commit);
 }
 

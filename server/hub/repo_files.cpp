@@ -23,6 +23,7 @@ constexpr std::string_view kUsualQuantization = "q4_k_m";
 constexpr std::string_view kSmallFiles[] = {"config.json",
                                             "generation_config.json",
                                             "tokenizer.json",
+                                            "tiktoken.model",
                                             "tokenizer_config.json",
                                             "special_tokens_map.json",
                                             "chat_template.jinja",

@@ -31,6 +31,7 @@ bool are_equal(const std::vector<NamedFile>& a, const std::vector<NamedFile>& b)
 
 Expected<std::unique_ptr<Tokenizer>> tokenizer_of(const std::vector<NamedFile>& files) {
   return create_hf_tokenizer({.tokenizer_json = content_of(files, "tokenizer.json"),
+                              .tiktoken = content_of(files, "tiktoken.model"),
                               .tokenizer_config = content_of(files, "tokenizer_config.json"),
                               .config = content_of(files, "config.json"),
                               .generation_config = content_of(files, "generation_config.json")});
@@ -68,9 +69,11 @@ void VersionSet::make_tokenizer(const std::shared_ptr<const WorkerDescription>& 
       return add(*description, known.shared_files(), known.shared_tokenizer());
     }
   }
-  const bool is_own =
-      own_ && (first_files_ == nullptr ||
-               content_of(*first_files_, "tokenizer.json") == content_of(*files, "tokenizer.json"));
+  const auto is_as_first = [&](const char* name) {
+    return content_of(*first_files_, name) == content_of(*files, name);
+  };
+  const bool is_own = own_ && (first_files_ == nullptr ||
+                               (is_as_first("tokenizer.json") && is_as_first("tiktoken.model")));
   maker_ = std::jthread([this, is_own, description, files = std::move(files)] {
     const auto make = [&]() -> Made {
       SLUICE_TRY(auto tokenizer, is_own ? own_() : tokenizer_of(*files));

@@ -90,7 +90,9 @@ constexpr CallFamily kFamilies[] = {
                 .separator = "\n",
                 .key_begin = "<parameter=",
                 .key_end = ">",
-                .value_end = "</parameter>\n"}}},
+                .value_end = "</parameter>\n"}},
+     // Its templates put a value between its tags as it is, the others between newlines.
+     .detect = {{"<tool_call>", "<function=", "<parameter=", "'</parameter>"}}},
     {.name = "seed_oss",
      .mechanism = TaggedCalls{},
      .markers = {{kSectionBegin, "<seed:tool_call>"},

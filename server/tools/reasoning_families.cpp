@@ -29,6 +29,7 @@ constexpr ReasoningFamily kFamilies[] = {
      .aliases = {"deepseek-r1",
                  "step3",
                  "step3p5",
+                 "holo2",
                  "minimax_m2",
                  "minimax-m2",
                  "minimax_m2_append_think",

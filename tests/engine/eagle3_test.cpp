@@ -295,12 +295,21 @@ TEST(Mtp, EqualsPyTorchForAPassAndAChainBehindIt) {
   for (const Golden& golden : modules) expect_equals_pytorch(golden, kMtpSpec, 1);
 }
 
-// A module of DeepSeek-V3, with latents and experts, and one of Qwen3.5, with gates, whose norms
-// lack 1 in files.
+// Modules of DeepSeek-V3, with latents and experts; of Qwen3.5, with gates, whose norms lack 1 in
+// files; of MiMo-V2-Flash, with a window and sinks; of Step-3.5, with an output layer of its own.
 TEST(Mtp, OfOtherLayersEqualsTransformersForAPassAndAChainBehindIt) {
   const std::vector<Golden> modules = goldens("layer_mtp.json");
-  ASSERT_EQ(modules.size(), 2U);
-  for (const Golden& golden : modules) expect_equals_pytorch(golden, kMtpSpec, 1);
+  ASSERT_EQ(modules.size(), 4U);
+  for (const Golden& golden : modules) {
+    expect_equals_pytorch(golden, kMtpSpec, 1);
+    // Step-3.5's reads the last layer's output, the others' what the output layer reads.
+    const auto rig = HeadRig::create(kFolder + golden.name, kMtpSpec);
+    ASSERT_TRUE(rig.has_value()) << golden.name;
+    const int32_t num_layers = golden.name == "mtp-gates" ? 4 : 3;
+    EXPECT_EQ((*rig)->model().config().head.taps,
+              std::vector<int32_t>{num_layers + (golden.name == "mtp-heads" ? 0 : 1)})
+        << golden.name;
+  }
 }
 
 TEST(Mtp, WhatIsNoModuleOrBehindAnotherKindOfLayerIsRefusedByName) {
@@ -459,12 +468,12 @@ TEST(Eagle3, WhatDoesNotFitIsRefusedByName) {
   EXPECT_NE(refusal("mapped", "x", 1, "\"I64\"", "\"F64\"").find("d2t"), std::string::npos);
 }
 
-// The inputs of a model's layers as heads read them: that of the first layer is the embedding, and
-// the output of the last is normed, as the output layer reads it.
+// The inputs of a model's layers as heads read them: that of the first layer is the embedding;
+// the output of the last is there as it is and normed, as the output layer reads it.
 TEST(Eagle3, TapsAreWhatEntersTheLayers) {
   const ModelOptions plain = {.activation_bits = 32, .max_model_len = kMaxTokens};
   ModelOptions tapped = plain;
-  tapped.taps = {0, 2, 3};
+  tapped.taps = {0, 2, 3, 4};
   auto loaded = load(kTiny, nullptr, tapped);
   ASSERT_TRUE(loaded.has_value()) << loaded.error().message;
   auto device = kernels::Device::create({.threads = 2});
@@ -513,16 +522,17 @@ TEST(Eagle3, TapsAreWhatEntersTheLayers) {
   const std::vector<float> norm =
       *WeightStore(*loaded->checkpoint).vector("output_norm.weight", hidden);
   for (size_t row = 0; row < tokens.size(); ++row) {
-    const float* const taps = model.taps() + row * 3 * width;
+    const float* const taps = model.taps() + row * 4 * width;
     const float* const expected = embedded.data() + row * static_cast<size_t>(hidden);
     EXPECT_TRUE(std::equal(expected, expected + hidden, taps)) << row;
     EXPECT_FALSE(std::equal(expected, expected + hidden, taps + hidden)) << row;
     const float* const state = model.states() + row * static_cast<size_t>(hidden);
     EXPECT_FALSE(std::equal(state, state + hidden, taps + hidden)) << row;
+    EXPECT_TRUE(std::equal(state, state + hidden, taps + 2 * width)) << row;
     const double squares = std::inner_product(state, state + hidden, state, 0.0);
     const double scale = 1 / std::sqrt(squares / hidden + model.config().norm_eps);
     for (size_t i = 0; i < width; ++i) {
-      EXPECT_NEAR(taps[2 * width + i], scale * norm[i] * state[i], 1e-4) << row;
+      EXPECT_NEAR(taps[3 * width + i], scale * norm[i] * state[i], 1e-4) << row;
     }
   }
 }

@@ -556,5 +556,41 @@ TEST(HfTokenizer, WhatIsNotKnownIsRefusedByName) {
   EXPECT_FALSE(create("{").has_value());
 }
 
+// Kimi's models are published without a tokenizer.json.
+TEST(Tiktoken, IdsEqualThoseOfItsPackage) {
+  const std::string folder = golden_folder() + "/tokenizer/tiktoken";
+  const auto text = load_hf_text(folder);
+  ASSERT_TRUE(text.has_value()) << text.error().message;
+  const Tokenizer& tokenizer = *text->tokenizer;
+  const std::vector<testing::TokenCase> cases = testing::read_token_cases(folder + "/cases.txt");
+  EXPECT_GT(cases.size(), 300U);
+  for (const testing::TokenCase& known : cases) {
+    EXPECT_EQ(encode(tokenizer, known.text, known.special), known.ids) << known.text;
+    EXPECT_EQ(decode_tokens(tokenizer, known.ids), known.text);
+  }
+  EXPECT_EQ(tokenizer.vocab_size(), 900 + 256);
+  EXPECT_EQ(names_of(tokenizer), "bos_token=[BOS] eos_token=[EOS] ");
+  EXPECT_TRUE(tokenizer.prefix_tokens().empty());
+  EXPECT_TRUE(tokenizer.is_special(tokenizer.find_token("<|im_end|>")));
+  EXPECT_FALSE(tokenizer.is_special(tokenizer.find_token("<|tool_call_begin|>")));
+}
+
+TEST(Tiktoken, WhatIsNoSuchFileIsRefusedByLine) {
+  const auto refusal = [](const std::string& file, const std::string& config = "{}") {
+    const auto made = create_hf_tokenizer({.tiktoken = file, .tokenizer_config = config});
+    return made ? "" : made.error().message;
+  };
+  EXPECT_EQ(refusal("YQ== 0\r\n\nYg== 1\nYWI= 2"), "");
+  for (const char* line : {"YQ==", "Y! 1", " 1", "Yg== x", "Yg== -1", "Yg== 4194304", "YQ== 1"}) {
+    const std::string message = refusal(std::string("YQ== 0\n") + line);
+    EXPECT_NE(message.find("tiktoken.model: line 2: "), std::string::npos) << line << message;
+  }
+  EXPECT_NE(refusal("YQ== 0\nYg== 0").find("token id 0 is"), std::string::npos);
+  EXPECT_NE(refusal("\n").find("no token"), std::string::npos);
+  EXPECT_NE(refusal("YQ== 0", R"({"tokenizer_class": "Other"})").find("Other"), std::string::npos);
+  EXPECT_NE(refusal("YQ== 0", R"({"added_tokens_decoder": {"x": {}}})").find("added_tokens"),
+            std::string::npos);
+}
+
 }  // namespace
 }  // namespace sluice

@@ -196,10 +196,14 @@ TEST_F(LatentModels, WrongIndexersAreRefusedByName) {
   EXPECT_NE(refusal("index_head_dim", 40).find("index_head_dim"), std::string::npos);
   EXPECT_NE(refusal("index_topk", 0).find("index_topk"), std::string::npos);
   EXPECT_NE(refusal("q_lora_rank", nullptr).find("q_lora_rank"), std::string::npos);
-  Json plain = deepseek_v3();
-  plain["layer_types"] = {
-      "indexed_attention", "indexed_attention", "indexed_attention", "indexed_attention"};
-  EXPECT_FALSE(read(plain).has_value());
+  // transformers' name of such layers, and the one that it had before.
+  for (const std::string name : {"indexed_attention", "deepseek_sparse_attention"}) {
+    Json plain = deepseek_v3();
+    plain["layer_types"] = {name, name, name, name};
+    EXPECT_FALSE(read(plain).has_value()) << name;
+    plain["model_type"] = "glm_moe_dsa";
+    EXPECT_TRUE(read(plain).has_value()) << name;
+  }
 }
 
 TEST_F(LatentModels, WhatHasNoLatentFormIsRefusedByName) {

@@ -305,6 +305,8 @@ TEST(ModelSpeculation, AModuleOfTheTargetsOwnFolderDraftsAndChangesNoAnswer) {
       {"models/glm4-moe", {}},
       {"models/qwen3-5", {}},
       {"models/qwen3-next", {}},
+      {"models/mimo-v2-published", {{"swa_head_dim", 32}}},
+      {"models/step3p5", {{"attention_other_setting", {{"head_dim", 32}}}}},
       {"models/deepseek-v3", {}},
       {"models/glm-moe-dsa", {{"indexer_types", {"full", "full", "shared"}}, {"index_topk", 20}}},
   };
@@ -328,36 +330,39 @@ TEST(ModelSpeculation, AModuleOfTheTargetsOwnFolderDraftsAndChangesNoAnswer) {
   }
 }
 
-// Behind layers that keep states, in the target's own file: the next step runs accepted drafts
-// again. The module is made to guess well.
-TEST(ModelSpeculation, AModuleBehindRecurrentLayersIsOftenRightAndChangesNoAnswer) {
-  Config config = tiny_config();
-  config.model = golden_folder() + "/models/engine-delta-mtp.gguf";
-  const std::unique_ptr<Engine> plain = start_engine(config);
-  ASSERT_NE(plain, nullptr);
-  const std::vector<ValidRequest> requests = varied_requests(plain->model().vocab_size, 12);
-  const std::vector<Collected> expected = run_alone(*plain, requests);
-  config.speculative_config =
-      R"({"method": "mtp", "num_speculative_tokens": 3, "adaptive": false})";
-  for (const bool overlap : {false, true}) {
-    config.overlap = overlap;
-    config.max_num_batched_tokens = overlap ? 40 : 256;
-    config.debug_preempt_every = overlap ? 5 : 0;
-    const std::unique_ptr<Engine> engine = start_engine(config);
-    ASSERT_NE(engine, nullptr);
-    for (const char* pass : {"cold", "cached"}) {
-      expect_same(expected, run_together(*engine, requests), pass);
-      if (HasFatalFailure()) return;
+// In the target's own file or folder, made to guess well: behind layers that keep states, where the
+// next step runs accepted drafts again; with a window and sinks, with an output layer of its own.
+TEST(ModelSpeculation, AModuleThatIsOftenRightChangesNoAnswer) {
+  for (const char* name : {"engine-delta-mtp.gguf", "engine-sinks-mtp", "engine-heads-mtp"}) {
+    Config config = tiny_config();
+    config.model = golden_folder() + "/models/" + name;
+    const std::unique_ptr<Engine> plain = start_engine(config);
+    ASSERT_NE(plain, nullptr) << name;
+    const std::vector<ValidRequest> requests = varied_requests(plain->model().vocab_size, 12);
+    const std::vector<Collected> expected = run_alone(*plain, requests);
+    config.speculative_config =
+        R"({"method": "mtp", "num_speculative_tokens": 3, "adaptive": false})";
+    for (const bool overlap : {false, true}) {
+      config.overlap = overlap;
+      config.max_num_batched_tokens = overlap ? 40 : 256;
+      config.debug_preempt_every = overlap ? 5 : 0;
+      const std::unique_ptr<Engine> engine = start_engine(config);
+      ASSERT_NE(engine, nullptr) << name;
+      for (const char* pass : {"cold", "cached"}) {
+        expect_same(expected, run_together(*engine, requests), std::string(name) + ", " + pass);
+        if (HasFatalFailure()) return;
+      }
+      settle(*engine);
+      const DraftStats drafts = engine->stats().drafts;
+      const uint64_t drafted = sum(drafts.num_draft_tokens);
+      const uint64_t accepted = sum(drafts.num_accepted_tokens);
+      std::printf("%s: %llu of %llu drafts accepted\n",
+                  name,
+                  static_cast<unsigned long long>(accepted),
+                  static_cast<unsigned long long>(drafted));
+      EXPECT_GT(accepted, drafted / 10) << name;
+      EXPECT_LT(accepted, drafted) << name;
     }
-    settle(*engine);
-    const DraftStats drafts = engine->stats().drafts;
-    const uint64_t drafted = sum(drafts.num_draft_tokens);
-    const uint64_t accepted = sum(drafts.num_accepted_tokens);
-    std::printf("%llu of %llu drafts accepted\n",
-                static_cast<unsigned long long>(accepted),
-                static_cast<unsigned long long>(drafted));
-    EXPECT_GT(accepted, drafted / 10);
-    EXPECT_LT(accepted, drafted);
   }
 }
 

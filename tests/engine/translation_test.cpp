@@ -19,6 +19,7 @@
 #include "engine/quantize/offline_model.h"
 #include "engine/quantize/source_rows.h"
 #include "engine/tokenizer/files/hf_tokenizer.h"
+#include "engine/tokenizer/files/tiktoken.h"
 #include "engine/tokenizer/files/tokenizer_json.h"
 #include "engine/weights/hf_names.h"
 #include "tests/support/captured_log.h"
@@ -427,6 +428,30 @@ TEST(HfVocabulary, TokenizersOfDirectoriesAreKeptOrRefused) {
     EXPECT_EQ(vocabulary->token_types.back(), TokenType::kUnused);
   }
   for (const char* name : {"llama3", "qwen"}) EXPECT_TRUE(converted.contains(name)) << name;
+}
+
+TEST(HfVocabulary, ATiktokenVocabularyIsKeptWithItsMerges) {
+  const std::string folder = kData + "/tokenizer/tiktoken/";
+  const HfTokenizerFiles files = {
+      .tiktoken = testing::read_whole_file(folder + "tiktoken.model"),
+      .tokenizer_config = testing::read_whole_file(folder + "tokenizer_config.json")};
+  const auto tokenizer = create_hf_tokenizer(files);
+  ASSERT_TRUE(tokenizer.has_value()) << tokenizer.error().message;
+  const auto json = tiktoken_as_json(files.tiktoken, files.tokenizer_config);
+  ASSERT_TRUE(json.has_value()) << json.error().message;
+  auto vocabulary =
+      read_hf_vocabulary(*json, **tokenizer, (*tokenizer)->vocab_size(), "tiktoken.model");
+  ASSERT_TRUE(vocabulary.has_value()) << vocabulary.error().message;
+  EXPECT_EQ(vocabulary->pre, "kimi-k2");
+  const auto written = create_tokenizer(std::move(*vocabulary));
+  ASSERT_TRUE(written.has_value()) << written.error().message;
+  for (const std::string text : {"It's 12345 tokens, 人工智能A。\n\n  x", "xyxyxyx aaaa ------- Привет"}) {
+    std::vector<TokenId> expected;
+    std::vector<TokenId> found;
+    (*tokenizer)->encode(text, SpecialText::kText, expected);
+    (*written)->encode(text, SpecialText::kText, found);
+    EXPECT_EQ(found, expected) << text;
+  }
 }
 
 // Merges made from SentencePiece scores become scores of that order again, with and without a space

@@ -1,10 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as tokenizer.json and the files beside it: refused, or a tokenizer that gives ids of
-// its vocabulary. Texts that do not begin with '{' are pieces to put into a sound file; the other
-// files follow behind lines of "---".
+// Any bytes as tokenizer.json and the files beside it, or as tiktoken.model: refused, or a tokenizer
+// that gives ids of its vocabulary. Texts that do not begin with '{' are pieces to put into a sound
+// tokenizer.json; the other files follow behind lines of "---". What follows a zero byte in a
+// tiktoken.model is tokenizer_config.json.
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <utility>
 
 #include "engine/core/log.h"
 #include "engine/tokenizer/detokenizer.h"
@@ -80,4 +83,13 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
+static int one_vocabulary(const uint8_t* data, size_t size) {
+  const std::string_view text(reinterpret_cast<const char*>(data), size);
+  const size_t end = std::min(text.find('\0'), size);
+  sluice::check({.tiktoken = std::string(text.substr(0, end)),
+                 .tokenizer_config = std::string(text.substr(std::min(end + 1, size)))});
+  return 0;
+}
+
 const sluice::fuzz::Target target("tokenizer_json_fuzz", one_input);
+const sluice::fuzz::Target vocabularies("tiktoken_fuzz", one_vocabulary);

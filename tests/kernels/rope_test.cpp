@@ -95,6 +95,16 @@ TEST(RopeScaling, Llama3KeepsShortWavesAndStretchesLongOnes) {
   }
 }
 
+TEST(RopeScaling, Llama3WithOneBorderKeepsOrStretchesEachWave) {
+  const RopeParams params = {.rotary_dim = 128, .freq_base = 500000.0F};
+  const std::vector<float> factors = llama3_freq_factors(params, {16, 1, 1, 8192});
+  for (int32_t i = 0; i < 64; ++i) {
+    const double wave = 2 * M_PI * std::pow(500000.0, 2.0 * i / 128);
+    EXPECT_EQ(factors[static_cast<size_t>(i)], wave > 8192 ? 16.0F : 1.0F) << i;
+  }
+  EXPECT_EQ(factors.back(), 16.0F);
+}
+
 TEST(RopeScaling, YarnRampsFromKeptToStretched) {
   const RopeParams params = {.rotary_dim = 64, .freq_base = 150000.0F};
   const YarnScaling scaling = {.factor = 32, .original_context = 4096, .truncate = false};

@@ -119,6 +119,16 @@ def a_directory_is_fetched_once_and_only_what_is_needed(binary, _):
         assert case.hub.requests("storage", "GET", "safetensors") == []
 
 
+def a_tiktoken_vocabulary_is_a_tokenizer(binary, _):
+    files = directory_files(WEIGHTS)
+    files["tiktoken.model"] = files.pop("tokenizer.json")
+    with Case(binary, files) as case:
+        path = case.fetch()
+        assert os.path.exists(os.path.join(path, "tiktoken.model")), os.listdir(path)
+        case.hub.log.clear()
+        assert case.fetch() == path and case.hub.log == []
+
+
 def flags_name_the_hub_the_cache_and_the_token(binary, _):
     with Case(binary) as case:
         case.hub.token = "secret"
@@ -507,6 +517,7 @@ def some_hosts_need_no_proxy(binary, _):
 
 CASES = [
     a_directory_is_fetched_once_and_only_what_is_needed,
+    a_tiktoken_vocabulary_is_a_tokenizer,
     flags_name_the_hub_the_cache_and_the_token,
     cut_connections_resume_where_they_ended,
     a_killed_download_is_continued,

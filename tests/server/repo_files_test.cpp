@@ -60,6 +60,9 @@ TEST(SelectFiles, PrefersSafetensorsAndLeavesTheRest) {
   const auto small = select_files(listing, *parse_model_name("o/n"), false);
   EXPECT_EQ(small->files, (std::vector<std::string>{"config.json", "tokenizer.json"}));
   EXPECT_EQ(chosen(listing, "o/n:q8_0"), "a-Q8_0.gguf");
+  const auto ranked = select_files(
+      {"config.json", "model.safetensors", "tiktoken.model"}, *parse_model_name("o/n"), false);
+  EXPECT_EQ(ranked->files, (std::vector<std::string>{"config.json", "tiktoken.model"}));
 }
 
 TEST(SelectFiles, TakesTheOnlyGgufOrTheUsualOneOrAsks) {

@@ -90,7 +90,12 @@ Expected<std::string> read_templates(const std::string& directory, const std::st
 Expected<HfText> load_hf_text(const std::string& directory) {
   HfTokenizerFiles files;
   SLUICE_TRY(files.tokenizer_json, read_file(directory, "tokenizer.json"));
+  const char* source = "tokenizer.json";
   if (files.tokenizer_json.empty()) {
+    source = "tiktoken.model";
+    SLUICE_TRY(files.tiktoken, read_file(directory, source));
+  }
+  if (files.tokenizer_json.empty() && files.tiktoken.empty()) {
     return make_error(ErrorCode::kNotFound,
                       directory + "/tokenizer.json: file: found nothing, expected a tokenizer");
   }
@@ -106,8 +111,8 @@ Expected<HfText> load_hf_text(const std::string& directory) {
     Error error = std::move(tokenizer).error();
     // Parts shared with GGUF do not know the file.
     const std::string first = error.message.substr(0, error.message.find(": "));
-    error.message =
-        directory + ": " + (first.ends_with(".json") ? "" : "tokenizer.json: ") + error.message;
+    const bool is_named = first.ends_with(".json") || first == source;
+    error.message = directory + ": " + (is_named ? "" : source + std::string(": ")) + error.message;
     return tl::unexpected(std::move(error));
   }
   HfText result;

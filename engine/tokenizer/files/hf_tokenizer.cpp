@@ -12,6 +12,7 @@
 
 #include "engine/core/log.h"
 #include "engine/tokenizer/files/json_parts.h"
+#include "engine/tokenizer/files/tiktoken.h"
 #include "engine/tokenizer/models/affix_bpe.h"
 #include "engine/tokenizer/models/bpe_tables.h"
 #include "engine/tokenizer/models/unigram.h"
@@ -55,7 +56,8 @@ Expected<int64_t> embedding_rows(std::string_view config_text) {
 
 class HfReader {
  public:
-  explicit HfReader(Json json) : json_(std::move(json)) {}
+  // `is_ranked`: merges are those of ranked_merges().
+  HfReader(Json json, bool is_ranked) : json_(std::move(json)), is_ranked_(is_ranked) {}
 
   Expected<void> read(const HfTokenizerFiles& files) {
     SLUICE_TRY_VOID(read_vocabulary());
@@ -113,6 +115,7 @@ class HfReader {
   }
 
   Json json_;
+  bool is_ranked_;
   Json model_;
   std::string type_;      // the model's
   int64_t num_rows_ = 0;  // rows of the model's embedding; 0: not known
@@ -339,6 +342,7 @@ Expected<void> HfReader::read_bpe(const JsonPretokenizer& pretokenizer) {
   SLUICE_TRY(
       MergeTable table,
       read_merges(list, tokens, RepeatedMerge::kLast, UnknownMerge::kRefused, options.prefix));
+  if (is_ranked_) table.merges = ranked_merges(parts_.names, tokens);
   BpeMerges& merges = table.merges;
   if (table.num_repeated > 0) {
     warn_of_file("tokenizer.json",
@@ -572,8 +576,14 @@ Expected<void> HfReader::read_special_tokens(const HfTokenizerFiles& files) {
 }  // namespace
 
 Expected<std::unique_ptr<Tokenizer>> create_hf_tokenizer(const HfTokenizerFiles& files) {
+  const bool is_ranked = files.tokenizer_json.empty() && !files.tiktoken.empty();
   SLUICE_TRY(Json json, parse_file(files.tokenizer_json, "tokenizer.json"));
-  HfReader reader(std::move(json));
+  if (is_ranked) {
+    SLUICE_TRY(const Json config,
+               parse_file(json_without_nan(files.tokenizer_config, ""), "tokenizer_config.json"));
+    SLUICE_TRY(json, read_tiktoken(files.tiktoken, config));
+  }
+  HfReader reader(std::move(json), is_ranked);
   SLUICE_TRY_VOID(reader.read(files));
   return create_pipeline(reader.take());
 }

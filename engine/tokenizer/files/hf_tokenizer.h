@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Tokenizers in Hugging Face's file layout: tokenizer.json as the `tokenizers` package reads it,
-// with the special tokens of tokenizer_config.json, config.json and generation_config.json.
+// Tokenizers in Hugging Face's file layout: tokenizer.json as the `tokenizers` package reads it, or
+// tiktoken.model as the `tiktoken` package does, with the special tokens of tokenizer_config.json,
+// config.json and generation_config.json.
 #pragma once
 
 #include <memory>
@@ -15,10 +16,11 @@ namespace sluice {
 
 // The contents of tokenizer.json and the files beside it; a missing file is an empty string.
 struct HfTokenizerFiles {
-  std::string tokenizer_json;
-  std::string tokenizer_config;   // names of bos, eos and similar tokens
-  std::string config;             // eos_token_id and vocab_size, also inside text_config
-  std::string generation_config;  // eos_token_id
+  std::string tokenizer_json = {};
+  std::string tiktoken = {};           // tiktoken.model (tiktoken.h), read without a tokenizer.json
+  std::string tokenizer_config = {};   // names of bos, eos and similar tokens
+  std::string config = {};             // eos_token_id and vocab_size, also inside text_config
+  std::string generation_config = {};  // eos_token_id
 };
 
 // kDataLoss: a file is not JSON or contradicts itself; kUnsupported names the unknown piece of
@@ -33,7 +35,7 @@ struct HfText {
   std::string chat_template;
 };
 
-// Loads a model's directory. kNotFound: it has no tokenizer.json.
+// Loads a model's directory. kNotFound: it has neither of the two.
 Expected<HfText> load_hf_text(const std::string& directory);
 
 }  // namespace sluice

@@ -32,6 +32,14 @@ constexpr std::string_view kGpt4oWords =
     "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
     "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+// Ideographs are words of their own.
+constexpr std::string_view kKimiWords =
+    "[\\p{Han}]+"
+    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*"
+    "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]+"
+    "[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}&&[^\\p{Han}]]*(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
 constexpr std::string_view kDeepseekV3Words =
     "[!\"#$%&'()*+,\\-./:;<=>?@\\x{5b}\\\\\\x{5d}^_`{|}~][A-Za-z]+"
     "|[^\\r\\n\\p{L}\\p{P}\\p{S}]?[\\p{L}\\p{M}]+| ?[\\p{P}\\p{S}]+[\\r\\n]*"
@@ -96,6 +104,7 @@ constexpr Row kRows[] = {
     {{"stablelm2", "hunyuan"}, {kQwen2Words}},
     {{"qwen35"}, {kQwen35Words}, false, /*nfc=*/true},
     {{"gpt-4o", "llama4"}, {kGpt4oWords}, /*whole_words_first=*/true},
+    {{"kimi-k2"}, {kKimiWords}, /*whole_words_first=*/true},
     {{"tekken"}, {kTekkenWords}, /*whole_words_first=*/true},
     {{"deepseek-llm"},
      {"[\\r\\n]",

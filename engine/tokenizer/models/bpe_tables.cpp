@@ -82,6 +82,23 @@ std::optional<std::pair<std::string_view, std::string_view>> split_merge(std::st
   return std::pair(text.substr(0, space), text.substr(space + 1));
 }
 
+BpeMerges ranked_merges(std::span<const std::string> names, const TokenTable& tokens) {
+  BpeMerges merges(2 * names.size());
+  for (const std::string_view name : names) {
+    const TokenId merged = tokens.find(name);
+    if (name.empty() || merged == kInvalidToken) continue;
+    for (size_t cut = next_utf8_part(name, 0).length; cut < name.size();
+         cut += next_utf8_part(name, cut).length) {
+      const TokenId left = tokens.find(name.substr(0, cut));
+      if (left == kInvalidToken) continue;
+      const TokenId right = tokens.find(name.substr(cut));
+      if (right == kInvalidToken) continue;
+      merges.add(left, right, static_cast<uint32_t>(merged), merged);
+    }
+  }
+  return merges;
+}
+
 std::unique_ptr<TokenModel> make_byte_bpe(BpeMerges merges,
                                           const TokenTable& tokens,
                                           std::span<const std::string> bytes,

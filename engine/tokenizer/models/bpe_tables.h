@@ -48,6 +48,10 @@ Expected<MergeTable> read_merges(const MergeList& merges,
 // Splits "left right" into its parts; none: the text has another form.
 std::optional<std::pair<std::string_view, std::string_view>> split_merge(std::string_view text);
 
+// Returns the merges of a vocabulary that says none (tiktoken): any two tokens that are a third
+// together, ranked by its id. Names are spelled by byte_level.h or characters.
+BpeMerges ranked_merges(std::span<const std::string> names, const TokenTable& tokens);
+
 // Sets the byte tokens of a byte-level vocabulary and, for `whole_words_first`, the words, which
 // are views of `bytes`.
 std::unique_ptr<TokenModel> make_byte_bpe(BpeMerges merges,

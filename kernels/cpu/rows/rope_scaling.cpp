@@ -33,9 +33,9 @@ std::vector<float> llama3_freq_factors(const RopeParams& params, const Llama3Sca
   std::vector<float> factors;
   for (int32_t i = 0; i < params.rotary_dim / 2; ++i) {
     const double count = turns(params, i, scaling.original_context);
-    double kept =
-        (count - scaling.low_freq_factor) / (scaling.high_freq_factor - scaling.low_freq_factor);
-    kept = std::clamp(kept, 0.0, 1.0);
+    const double above = count - scaling.low_freq_factor;
+    const double width = scaling.high_freq_factor - scaling.low_freq_factor;
+    const double kept = width > 0 ? std::clamp(above / width, 0.0, 1.0) : (above < 0 ? 0 : 1);
     factors.push_back(static_cast<float>(1 / ((1 - kept) / scaling.factor + kept)));
   }
   return factors;

@@ -190,6 +190,17 @@ TEST(Quantization, ModeloptHasTwoPlacesAndSchemesByLayer) {
   EXPECT_EQ(flat->scheme_of("lm_head"), nullptr);
 }
 
+TEST(Quantization, ModeloptsOwnFilesNameTheMethodByWhatWroteThem) {
+  const auto found = read(
+      R"({"quant_algo":"FP8","kv_cache_scheme":"FP8","ignore":["lm_head"],
+          "producer":{"name":"modelopt","version":"0.31.0"}})");
+  ASSERT_TRUE(found.has_value()) << found.error().message;
+  EXPECT_EQ(name_of(*found, "lm_head"), "");
+  EXPECT_NE(name_of(*found, "model.layers.0.mlp.up_proj"), "");
+  EXPECT_FALSE(read(R"({"quant_algo":"FP8","producer":{"name":"other"}})").has_value());
+  EXPECT_FALSE(read(R"({"quant_algo":"FP8","producer":"modelopt"})").has_value());
+}
+
 TEST(Quantization, NamesThatAreLeftOutAreParts) {
   const auto found = read(
       R"({"quant_method":"fp8","activation_scheme":"dynamic","weight_block_size":[128,128],

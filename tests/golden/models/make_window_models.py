@@ -7,6 +7,7 @@ make_models.py writes the others, with rows in window_models.json.
 
 Prompts are several times as long as any chunk or window. All sizes differ.
 """
+import base64
 import importlib.metadata
 import json
 import shutil
@@ -15,7 +16,7 @@ import sys
 import gguf
 import numpy as np
 import torch
-from safetensors.torch import save_file
+from safetensors.torch import load_file, save_file
 
 import make_models as common
 
@@ -356,8 +357,70 @@ def write_engine_models():
         write_gguf(common.HERE / f"{name}.gguf", architecture, config, tensors, "Q8_0")
 
 
+def module_tensors(layer, windowed, stored, head, renamed, random):
+    """A module that often guesses rightly: its layer adds little to the stream, which begins with the next
+    token's embedding as the model's does. Norms of Step have 1 less in files."""
+    hidden = stored["model.norm.weight"].shape[0]
+    is_step = "output" in head
+    place = f"model.layers.{windowed}.self_attn."
+    shapes = {part.removeprefix(place): tensor.shape for part, tensor in stored.items() if part.startswith(place)}
+    tensors = {"self_attn." + part: 0.2 * torch.randn(shape, generator=random) for part, shape in shapes.items()}
+    wide = stored["model.layers.0.mlp.up_proj.weight"].shape
+    tensors |= {f"mlp.{part}_proj.weight": 0.2 * torch.randn(wide if part != "down" else wide[::-1], generator=random)
+                for part in ("gate", "up", "down")}
+    for part in ("self_attn.o_proj.weight", "mlp.down_proj.weight"):
+        tensors[part] *= 0.3
+    usual = 0.0 if is_step else 1.0
+    for part in ("input_layernorm", renamed, "enorm"):
+        tensors[part + ".weight"] = usual + torch.zeros(hidden)
+    tensors["hnorm.weight"] = usual + 0.2 * torch.randn(hidden, generator=random)
+    tensors["eh_proj.weight"] = torch.eye(hidden, 2 * hidden) + 0.02 * torch.randn(
+        hidden, 2 * hidden, generator=random)
+    tensors[head["norm"]] = stored["model.norm.weight"]
+    if is_step:
+        tensors[head["output"]] = stored["lm_head.weight"]
+    return {layer + part: tensor.half().clone() for part, tensor in tensors.items()}
+
+
+def write_engine_modules():
+    """Directories of models with a module behind their layers, for the tests of drafts."""
+    sizes = dict(vocab_size=259, max_position_embeddings=2048)
+    listed = dict(num_hidden_layers=3, layer_types=[F, S, F])
+    shared = "transformer.shared_head."
+    for name, prefix, overrides, layer, renamed, head in (
+            ("engine-sinks-mtp", "MiMoV2Flash", dict(
+                MIMO, **listed, rope_parameters={
+                    kind: {"rope_type": "default", "rope_theta": theta, "partial_rotary_factor": 0.334}
+                    for kind, theta in ((F, 5e4), (S, 500.0))}) | sizes,
+             "model.mtp.layers.0.", "pre_mlp_layernorm", {"norm": "final_layernorm.weight"}),
+            ("engine-heads-mtp", "Step3p7Text", dict(
+                STEP, **listed, mlp_layer_types=["dense", "sparse", "sparse"], swiglu_limits=[0.0, 0.0, 0.05],
+                swiglu_limits_shared=[0.09, 0.0, 0.0]) | sizes,
+             "model.layers.3.", "post_attention_layernorm",
+             {"norm": shared + "norm.weight", "output": shared + "output.weight"})):
+        config, model = build(prefix, overrides, len(name))
+        with torch.no_grad():
+            for part, weight in model.named_parameters():
+                if part.endswith(("o_proj.weight", "down_proj", "down_proj.weight")):
+                    weight *= 0.3
+        round_to(model, "F16")
+        stored = save(name, config, model, "F16")
+        folder = common.HERE / name
+        if prefix == "MiMoV2Flash":
+            path = folder / "config.json"
+            path.write_text(json.dumps(publish_mimo(json.loads(path.read_text())), indent=1) + "\n")
+            stored = load_file(folder / "model.safetensors")
+        random = torch.Generator().manual_seed(53)
+        save_file(stored | module_tensors(layer, 1, stored, head, renamed, random), folder / "model.safetensors",
+                  metadata={"format": "pt"})
+        tokens = [bytes([i]) for i in range(256)] + [b"th", b"he", b"in"]
+        (folder / "tiktoken.model").write_bytes(
+            b"".join(base64.b64encode(token) + b" %d\n" % i for i, token in enumerate(tokens)))
+
+
 def main():
     write_engine_models()
+    write_engine_modules()
     wanted = sys.argv[1:] or [*MODELS]
     rows_path = common.HERE / "window_models.json"
     document = json.loads(rows_path.read_text()) if rows_path.exists() else {}

@@ -93,6 +93,7 @@ TEST(Families, NamesOfOtherServersAreKnown) {
                                       "nemotron_v3",
                                       "step3",
                                       "step3p5",
+                                      "holo2",
                                       "mimo",
                                       "seed_oss",
                                       "olmo3",
@@ -146,6 +147,13 @@ TEST(Families, TemplatesShowThem) {
   EXPECT_EQ(detect("{{ messages }}"), "none none");
   EXPECT_EQ(detect("<tool_call>\n{\"name\": n, \"arguments\": a}</tool_call>"), "hermes none");
   EXPECT_EQ(detect("<think></think><tool_call><function=f><parameter=p> arguments"),
+            "qwen3_coder qwen3");
+  // Values of MiMo touch their tags, Step-3.5's are between newlines.
+  EXPECT_EQ(detect("<think></think>'<tool_call><function=' ~ n ~ '<parameter=' ~ k ~ '>' ~ v ~ "
+                   "'</parameter>'"),
+            "mimo qwen3");
+  EXPECT_EQ(detect("<think></think><tool_call>\\n<function=f>\\n<parameter=p>\\nvalue_1\\n</parameter>"
+                   "' + v + '\\n</parameter>\\n'"),
             "qwen3_coder qwen3");
   EXPECT_EQ(detect("<tool_call>n<arg_key>k</arg_key><arg_value> arguments"), "glm45 none");
   EXPECT_EQ(detect("<|channel|>analysis<|message|>"), "openai openai_gptoss");

@@ -165,10 +165,28 @@ std::vector<GoldenFamily> tagged_goldens() {
   return {
       qwen3_coder(),
       {"mimo",
-       "",
+       "mimo",
        {},
        {{"<tool_call>\n<function=get>\n<parameter=x>\nv\n</parameter>\n</function>\n</tool_call>",
-         R"(0 get {"x": "\nv\n"};)"}}},
+         R"(0 get {"x": "\nv\n"};)"},
+        {"Let me run it.\n<tool_call>\n<function=run>\n<parameter=language>python</parameter>\n"
+         "<parameter=code>print(\"a\")\nprint(1 < 2)</parameter>\n</function>\n</tool_call>",
+         R"x(C{Let me run it.}0 run {"language": "python", "code": "print(\"a\")\nprint(1 < 2)"};)x"},
+        {"Hm.</think><tool_call><function=get><parameter=x>v</parameter><parameter=n>3</parameter>"
+         "</function></tool_call><tool_call><function=put></function></tool_call>",
+         R"(R{Hm.}0 get {"x": "v", "n": 3};1 put {};)",
+         "assistant\n<think>"}}},
+      {"step3p5",
+       "step3p5",
+       {"<tool_call>", "</tool_call>"},
+       {{"Hm.\n</think>\nI will look.\n<tool_call>\n<function=get>\n<parameter=city>\nParis\n"
+         "</parameter>\n<parameter=days>\n3\n</parameter>\n</function>\n</tool_call>",
+         R"(R{Hm.}C{I will look.}0 get {"city": "Paris", "days": 3};)",
+         "assistant\n<think>\n"},
+        {"Hm.\n</think>\n<tool_call>\n<function=a>\n</function>\n</tool_call><tool_call>\n"
+         "<function=b>\n</function>\n</tool_call>",
+         "R{Hm.}0 a {};1 b {};",
+         "assistant\n<think>\n"}}},
       {"seed_oss",
        "seed_oss",
        {},
