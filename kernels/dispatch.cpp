@@ -134,6 +134,21 @@ Expected<void> check_attention(DeviceType device, int32_t head_dim, int32_t valu
                     "device");
 }
 
+Expected<void> check_gate_function(DeviceType device, GateFunction function) {
+  if (device == DeviceType::kCpu || function != GateFunction::kXielu) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    "xIELU has no GPU kernel; --device cpu runs it",
+                    "device");
+}
+
+Expected<void> check_router(DeviceType device, const Router& router) {
+  if (device == DeviceType::kCpu || router.score != RouterScore::kOneByOne) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    "a router that weighs one expert after the other has no GPU kernel; --device "
+                    "cpu runs it",
+                    "device");
+}
+
 Expected<void> check_recurrent(DeviceType device) {
   if (device == DeviceType::kCpu) return {};
   return make_error(ErrorCode::kUnsupported,
