@@ -50,6 +50,7 @@ enum class QkNorm : uint8_t {
   kHead,         // of each head
   kRow,          // of all heads as one
   kRotatedHead,  // of each head, after its rotation instead of before
+  kEachHead,     // of each head, which has weights of its own; subtracting the mean as others do
 };
 
 // The half of a layer that reads other tokens.

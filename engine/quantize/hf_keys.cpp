@@ -184,6 +184,8 @@ constexpr OwnKey kOwnKeys[] = {
      [](const Written& w) { return Json(std::max(1, w.config.moe.router.groups_kept)); }},
     {"first_k_dense_replace", leading_dense},
     {"moe_layer_start_index", leading_dense},
+    {"qk_layernorm", [](const Written& w) { return Json(w.config.qk_norm != QkNorm::kNone); }},
+    {"use_parallel_residual", [](const Written& w) { return Json(w.config.parallel_halves); }},
     {"use_qk_norm", [](const Written& w) { return Json(w.config.qk_norm != QkNorm::kNone); }},
     {"rotary_dim", [](const Written& w) { return Json(w.config.ropes.front().rotary_dim); }},
     {"attention_out_bias", [](const Written& w) { return Json(w.config.attention_out_bias); }},

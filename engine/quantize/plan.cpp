@@ -29,8 +29,10 @@ constexpr std::string_view kLinearNames[] = {
     "mamba_out",    "delta_q",        "delta_k",         "delta_v",       "delta_qkv",
     "delta_gate",   "delta_qkvz",     "delta_out",       "conv_in",       "conv_out"};
 
-// What recurrent layers read as vectors, although files have it in two dimensions.
-constexpr std::string_view kVectorNames[] = {"mamba_conv",
+// What layers read as vectors, although files have it in two dimensions.
+constexpr std::string_view kVectorNames[] = {"attn_q_norm",
+                                             "attn_k_norm",
+                                             "mamba_conv",
                                              "mamba_skip",
                                              "delta_conv",
                                              "delta_conv_q",

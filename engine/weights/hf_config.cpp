@@ -112,7 +112,7 @@ constexpr Row kRows[] = {
     {"interleave_moe_layer_step", {"moe_layer_interval", "interleave_moe_layer_step"}},
     {"last_moe_layer", {"moe_layer_end_index"}},
     {"moe_every_n_layers", {"moe_every_n_layers"}},
-    {"attention.qk_norm", {"use_qk_norm"}},
+    {"attention.qk_norm", {"use_qk_norm", "qk_layernorm"}},
     {"attention.clamp_kqv", {"clip_qkv"}},
     {"attention_out_bias", {"attention_out_bias"}},
     {"decoder_sparse_step", {"decoder_sparse_step"}},

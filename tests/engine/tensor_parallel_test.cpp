@@ -146,6 +146,9 @@ TEST(TensorParallel, EveryArchitectureGivesTheBitsOfOneRank) {
       {"gpt2", {}},
       {"gptj", {}},
       {"bloom", {}},
+      // A norm of each head's own.
+      {"command-r-plus", {}},
+      {"stablelm-12b", {}},
       {"opt", {{"word_embed_proj_dim", nullptr}}},
       {"glm-moe-dsa", {{"v_head_dim", 32}, {"moe_intermediate_size", 288}, {"index_topk", 20}}},
   };

@@ -138,6 +138,12 @@ FURTHER = {
     "phi4mm": ("Phi3", None, dict(
         PHI3, tie_word_embeddings=True, original_max_position_embeddings=16, sliding_window=262144,
         rope_parameters=LONGROPE), "F16"),
+    # Norms of each head's own.
+    "command-r-plus": ("Cohere", "command-r", dict(
+        num_hidden_layers=3, head_dim=8, logit_scale=0.4, layer_norm_eps=1e-3, tie_word_embeddings=True,
+        use_qk_norm=True), "F16"),
+    "stablelm-12b": ("StableLm", "stablelm", dict(
+        STABLELM, qk_layernorm=True, use_parallel_residual=True), "F16"),
 }
 
 
@@ -281,6 +287,8 @@ def add_keys(writer, architecture, config):
         ungated.add_keys(writer, architecture, config)
     else:
         writer.add_layer_norm_rms_eps(getattr(config, "rms_norm_eps", None) or config.norm_eps)
+    if architecture == "stablelm" and config.use_parallel_residual:
+        writer.add_parallel_residual(True)
     if architecture in ("cohere2", "command-r"):
         writer.add_logit_scale(config.logit_scale)
     if architecture in ("qwen2vl", "qwen3vl", "qwen3vlmoe"):

@@ -244,7 +244,7 @@ def build(prefix, overrides, seed):
         model = getattr(transformers, ungated.model_name(prefix.removesuffix("Text")))(config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if weight.dim() == 1 and "norm" in name and name.endswith("weight"):
+            if ungated.is_norm(name, weight):
                 centred = ((config.model_type.startswith("gemma") or config.model_type == "nemotron")
                            and not gemma4.is_gemma4(config))
                 offset = 0.0 if centred or recurrent.centres_norm(config, name) else 1.0

@@ -72,6 +72,13 @@ def converted(architecture, config, name, array, result):
     """Puts what llama.cpp's converter rearranges; None: it is done."""
     if array is None:
         return None
+    if "_layernorm.norms." in name:  # one of each head
+        stem, _, head = name.removesuffix(".weight").partition(".norms.")
+        place = "blk." + name.split(".")[2] + (".attn_q_norm" if ".q_" in stem else ".attn_k_norm") + ".weight"
+        rows = [*result.get(place, ()), array]
+        assert len(rows) == int(head) + 1, name
+        result[place] = np.stack(rows)
+        return None
     if architecture == "gpt2" and array.ndim == 2 and ".h." in name:
         return array.T
     if "query_key_value" in name:
@@ -115,6 +122,12 @@ def publish(name, folder, config):
     if name == "gpt-neox":
         rope = config.pop("rope_parameters")
         config.update(rotary_pct=rope["partial_rotary_factor"], rotary_emb_base=rope["rope_theta"])
+
+
+def is_norm(name, weight):
+    """Whether weights are near 1, those of each head too."""
+    is_of_heads = name.endswith(("q_norm.weight", "k_norm.weight"))
+    return (weight.dim() == 1 or is_of_heads) and "norm" in name and name.endswith("weight")
 
 
 def add_keys(writer, architecture, config):
