@@ -246,6 +246,7 @@ Expected<void> read_function(const Metadata& metadata, const FileSpec& files, Mo
   constexpr std::pair<std::string_view, Function> kFunctions[] = {
       {"relu2", Function::kSquaredRelu},
       {"relu", Function::kRelu},
+      {"xielu", Function::kXielu},
       {"gelu", Function::kGelu},
       {"gelu_new", Function::kGeluTanhAlone},
       {"gelu_fast", Function::kGeluTanhAlone},
@@ -258,7 +259,8 @@ Expected<void> read_function(const Metadata& metadata, const FileSpec& files, Mo
   }
   const auto* const found = std::ranges::find(
       kFunctions, std::string_view(name), &std::pair<std::string_view, Function>::first);
-  if (found == std::end(kFunctions)) {
+  const bool has_numbers = name != "xielu" || files.function == name;
+  if (found == std::end(kFunctions) || !has_numbers) {
     return metadata.wrong("hidden_act", "\"" + name + "\"", "relu2, relu, gelu or gelu_new");
   }
   config.gate_function = found->second;

@@ -121,6 +121,14 @@ struct LayerShare {
   Portion shared;  // columns of the shared experts
 };
 
+// A layer's numbers of xIELU as files have them: those of kernels::Xielu before softplus, which
+// `below` follows with the slope added.
+struct XieluConfig {
+  float above = 0;
+  float below = 0;
+  float slope = 0;
+};
+
 // One layer: a row of the table that a model is.
 struct LayerConfig {
   // With several ranks this rank's, as are the widths.
@@ -143,6 +151,7 @@ struct LayerConfig {
   // GateMulArgs::limit of its experts, and of its dense half or shared experts; 0: none.
   float expert_limit = 0;
   float dense_limit = 0;
+  XieluConfig xielu;  // of a dense half whose function it is
   KeyChoice key_choice = KeyChoice::kAll;
   LayerShare share;
 

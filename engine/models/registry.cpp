@@ -10,6 +10,7 @@
 namespace sluice {
 
 extern const ModelSpec kAfmoeSpec;
+extern const ModelSpec kApertusSpec;
 extern const ModelSpec kArceeSpec;
 extern const ModelSpec kBailingSpec;
 extern const ModelSpec kBambaSpec;
@@ -116,8 +117,8 @@ extern const ModelSpec kXlmRobertaSpec;
 namespace {
 
 constexpr std::array kSpecs = {
-    &kAfmoeSpec, &kArceeSpec, &kBailingSpec, &kBambaSpec, &kBertSpec, &kBigCodeSpec, &kBloomSpec,
-    &kCamembertSpec, &kCohere2Spec, &kCohereSpec, &kDeepseekV2Spec, &kDeepseekV32Spec,
+    &kAfmoeSpec, &kApertusSpec, &kArceeSpec, &kBailingSpec, &kBambaSpec, &kBertSpec, &kBigCodeSpec,
+    &kBloomSpec, &kCamembertSpec, &kCohere2Spec, &kCohereSpec, &kDeepseekV2Spec, &kDeepseekV32Spec,
     &kDeepseekV3Spec, &kDots1Spec, &kErnie45MoeSpec, &kErnie45Spec, &kExaone4Spec, &kExaoneSpec,
     &kFalconH1Spec, &kFalconSpec, &kGemma2Spec, &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec,
     &kGemmaEmbeddingSpec, &kGemmaSpec, &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGlm4vMoeSpec,

@@ -68,6 +68,9 @@ void check_layer(const LayerConfig& found, const LayerConfig& expected, Differen
   differences.check("norms of a layer's q and k", found.norms_qk, expected.norms_qk);
   differences.check("limit of experts' gates", found.expert_limit, expected.expert_limit);
   differences.check("limit of other gates", found.dense_limit, expected.dense_limit);
+  differences.check("xIELU above 0", found.xielu.above, expected.xielu.above);
+  differences.check("xIELU below 0", found.xielu.below, expected.xielu.below);
+  differences.check("line of xIELU", found.xielu.slope, expected.xielu.slope);
   differences.check("sinks of a layer", found.has_sinks, expected.has_sinks);
   differences.check("rotation of a layer", found.rope, expected.rope);
   differences.check("experts of a layer", found.ffn, expected.ffn);

@@ -55,6 +55,7 @@ class KeyWriter {
     put_float(config_.norms_subtract_mean ? "attention.layer_norm_epsilon"
                                           : "attention.layer_norm_rms_epsilon",
               config_.norm_eps);
+    if (config_.gate_function == kernels::GateFunction::kXielu) put_xielu();
     put_uint("vocab_size", config_.vocab_size);
     if (is_own("use_parallel_residual")) {
       keys_.put_bool(prefix_ + "use_parallel_residual", config_.parallel_halves);
@@ -134,6 +135,19 @@ class KeyWriter {
     put_uint("attention.shared_kv_layers", num_readers);
     put_uint("embedding_length_per_layer_input", config_.layer_input_width);
     put_uint("rope.dimension_count_swa", config_.ropes.back().rotary_dim);
+  }
+
+  // Without the architecture in front.
+  void put_xielu() {
+    constexpr float kLeast = -1e-6F;
+    for (const auto& [key, number] : {std::pair("xielu.alpha_p", &XieluConfig::above),
+                                      std::pair("xielu.alpha_n", &XieluConfig::below),
+                                      std::pair("xielu.beta", &XieluConfig::slope)}) {
+      std::vector<float> numbers;
+      for (const LayerConfig& layer : config_.layers) numbers.push_back(layer.xielu.*number);
+      keys_.put_floats(key, numbers);
+    }
+    keys_.put_floats("xielu.eps", std::vector<float>(config_.layers.size(), kLeast));
   }
 
   void put_limits() {

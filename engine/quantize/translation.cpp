@@ -246,7 +246,8 @@ class GgufTensors {
 
   Expected<std::vector<SourceTensor>> run() {
     for (const CheckpointTensor& tensor : input_.tensors()) {
-      if (take_stacked(tensor)) continue;
+      const bool is_key = tensor.name.find(".ffn_xielu.") != std::string::npos;
+      if (is_key || take_stacked(tensor)) continue;
       SLUICE_TRY(const bool is_joined, take_qkv(tensor));
       if (is_joined) continue;
       if (const std::optional<ExpertName> name = expert_name(tensor.name)) {
@@ -420,6 +421,12 @@ class Translator {
                         input_.path() + ": architecture " + input_.architecture() +
                             ": found matrices of each head, which a directory has as one and "
                             "transposed; expected a type of GGUF",
+                        "to");
+    }
+    if (config_.gate_function == kernels::GateFunction::kXielu) {
+      return make_error(ErrorCode::kUnsupported,
+                        input_.path() + ": found the numbers of xIELU as keys, which a directory "
+                                        "has as tensors; expected a type of GGUF",
                         "to");
     }
     std::vector<SourceTensor> stored;

@@ -99,6 +99,12 @@ bool is_ignored(std::string_view stored, bool tied_embeddings) {
   return other_part(stored) != nullptr;
 }
 
+// Whether it is a number without a dimension, of a function that has some.
+bool is_scalar(const SafetensorsTensor& tensor, const FileSpec* spec) {
+  return spec != nullptr && spec->function == "xielu" && tensor.shape.empty() && tensor.type &&
+         float_format(*tensor.type);
+}
+
 bool exists(const std::string& path) {
   struct stat status {};
 
@@ -436,6 +442,7 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
     if (is_ids) continue;
     SLUICE_TRY(const bool is_quantized, quantized_.take(tensor, path));
     if (is_quantized) continue;
+    if (is_scalar(tensor, file_spec_)) tensor.unreadable.reset();
     if (tensor.unreadable) return tl::unexpected(std::move(*tensor.unreadable));
     const bool are_stacked =
         experts_ == ExpertTensors::kStacked || experts_ == ExpertTensors::kStackedAlone;

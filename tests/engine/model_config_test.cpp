@@ -400,6 +400,7 @@ TEST(HfConfig, PublishedOnesWithOtherNumbersAreRefused) {
       {"gpt-j-6b", R"({"rotary": false})", "rotary: found false, expected 1"},
       {"starcoder", R"({"multi_query": false})", "multi_query: found false, expected 1"},
       {"phi-2", R"({"qk_layernorm": true})", "qk_layernorm: found true, expected 0"},
+      {"phi-2", R"({"hidden_act": "xielu"})", "hidden_act: found \"xielu\", expected relu2, relu"},
       {"phi-2", R"({"hidden_act": "mish"})", "hidden_act: found \"mish\", expected relu2, relu"},
       {"falcon-7b", R"({"alibi": true})", "alibi: found true, expected 0"},
       {"falcon-7b", R"({"multi_query": false})", "multi_query: found false, expected 1"},

@@ -146,6 +146,7 @@ TEST(TensorParallel, EveryArchitectureGivesTheBitsOfOneRank) {
       {"gpt2", {}},
       {"gptj", {}},
       {"bloom", {}},
+      {"apertus", {}},
       // A norm of each head's own.
       {"command-r-plus", {}},
       {"stablelm-12b", {}},

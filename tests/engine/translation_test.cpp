@@ -113,10 +113,10 @@ bool is_left_out(const std::string& name) {
                              [&](std::string_view family) { return name.starts_with(family); });
 }
 
-// Those whose directories have matrices in an order that is not written.
+// Those whose directories have matrices in an order, or numbers at a place, that is not written.
 bool is_reordered(const std::string& name) {
   return name.starts_with("gpt-neox") || name.starts_with("falcon") ||
-         name == "gpt2" || name == "bloom";
+         name == "gpt2" || name == "bloom" || name == "apertus";
 }
 
 std::vector<Pair> pairs(const std::vector<std::string>& lists = {"/models.json",
@@ -156,7 +156,7 @@ TEST_F(Translation, DirectoriesHaveTheTensorsThatTransformersWrites) {
     const std::string output = at(pair.name);
     if (is_reordered(pair.name)) {
       const std::string message = convert(kModels + "/" + pair.gguf, output, "f32");
-      EXPECT_NE(message.find(" in a directory, expected a type of GGUF"), std::string::npos) << message;
+      EXPECT_NE(message.find("expected a type of GGUF"), std::string::npos) << message;
       EXPECT_FALSE(fs::exists(output));
       continue;
     }

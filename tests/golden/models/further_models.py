@@ -144,6 +144,8 @@ FURTHER = {
         use_qk_norm=True), "F16"),
     "stablelm-12b": ("StableLm", "stablelm", dict(
         STABLELM, qk_layernorm=True, use_parallel_residual=True), "F16"),
+    "apertus": ("Apertus", "apertus", dict(
+        num_hidden_layers=3, head_dim=24, rope_parameters=dict(LLAMA3_ROPE, rope_theta=50000.0)), "F16"),
 }
 
 
@@ -287,6 +289,8 @@ def add_keys(writer, architecture, config):
         ungated.add_keys(writer, architecture, config)
     else:
         writer.add_layer_norm_rms_eps(getattr(config, "rms_norm_eps", None) or config.norm_eps)
+    if architecture == "apertus":
+        ungated.add_xielu(writer)
     if architecture == "stablelm" and config.use_parallel_residual:
         writer.add_parallel_residual(True)
     if architecture in ("cohere2", "command-r"):

@@ -252,6 +252,7 @@ def build(prefix, overrides, seed):
             else:
                 weight.copy_(0.2 * torch.randn_like(weight))
         for name, weight in model.named_buffers():
+            ungated.fill_buffer(name, weight)
             if name.endswith(("e_score_correction_bias", "expert_bias")):  # zeros would hide it
                 weight.copy_(0.2 * torch.randn_like(weight))
         gemma4.randomise(config, model)

@@ -72,6 +72,9 @@ def converted(architecture, config, name, array, result):
     """Puts what llama.cpp's converter rearranges; None: it is done."""
     if array is None:
         return None
+    if ".act_fn." in name:
+        XIELU.setdefault(name.rpartition(".")[2], {})[int(name.split(".")[2])] = float(array.item())
+        return None
     if "_layernorm.norms." in name:  # one of each head
         stem, _, head = name.removesuffix(".weight").partition(".norms.")
         place = "blk." + name.split(".")[2] + (".attn_q_norm" if ".q_" in stem else ".attn_k_norm") + ".weight"
@@ -128,6 +131,20 @@ def is_norm(name, weight):
     """Whether weights are near 1, those of each head too."""
     is_of_heads = name.endswith(("q_norm.weight", "k_norm.weight"))
     return (weight.dim() == 1 or is_of_heads) and "norm" in name and name.endswith("weight")
+
+
+def fill_buffer(name, values):
+    if name.endswith("act_fn.beta"):  # each layer's own
+        values.fill_(0.25 + int(name.split(".")[2]) / 8)
+
+
+XIELU = {}  # numbers by key and layer
+
+
+def add_xielu(writer):
+    for key, add in (("alpha_p", writer.add_xielu_alpha_p), ("alpha_n", writer.add_xielu_alpha_n),
+                     ("beta", writer.add_xielu_beta), ("eps", writer.add_xielu_eps)):
+        add([XIELU[key][layer] for layer in sorted(XIELU[key])])
 
 
 def add_keys(writer, architecture, config):
