@@ -22,9 +22,10 @@ constexpr uint64_t kMaxHeads = 1024;
 Expected<void> read_epsilon(const Metadata& metadata, ModelConfig& config) {
   constexpr const char* kOfLayerNorm = "attention.layer_norm_epsilon";
   const char* key = "attention.layer_norm_rms_epsilon";
-  // Nemotron-H's GGUF files have that of the other norm alone.
+  // Nemotron-H's GGUF files have that of the other norm alone, as have all files of Phi-3.5-MoE.
   const bool has_other = !metadata.has(key) && metadata.has(kOfLayerNorm);
-  if (config.norms_subtract_mean || has_other) key = kOfLayerNorm;
+  const bool has_usual = metadata.has(kOfLayerNorm) || !metadata.has(key);
+  if ((config.norms_subtract_mean && has_usual) || has_other) key = kOfLayerNorm;
   SLUICE_TRY(const double eps, metadata.get_float(key));
   if (!(eps >= 1e-13 && eps <= 1)) {  // BERT's 1e-12 is a little less as float32
     return metadata.wrong(key, number_text(eps), "1e-13 to 1");

@@ -77,6 +77,9 @@ struct LongRope {
   int32_t original_context = 0;
   std::vector<float> short_factors;
   std::vector<float> long_factors;
+  // RopeParams::attention_factor for either, where they differ; 0: they do not.
+  float short_scale = 0;
+  float long_scale = 0;
 };
 
 // Frequencies that depend on the served context if it exceeds the trained one.

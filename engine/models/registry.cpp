@@ -90,6 +90,7 @@ extern const ModelSpec kOlmoeSpec;
 extern const ModelSpec kOptSpec;
 extern const ModelSpec kPhi3Spec;
 extern const ModelSpec kPhi4MmSpec;
+extern const ModelSpec kPhiMoeSpec;
 extern const ModelSpec kPhiSpec;
 extern const ModelSpec kQwen2Spec;
 extern const ModelSpec kQwen2VlFileSpec;
@@ -130,11 +131,12 @@ constexpr std::array kSpecs = {
     &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec, &kMistral4Spec, &kMistralSpec,
     &kMixtralSpec, &kModernBertSpec, &kNemotronHMoeSpec, &kNemotronHSpec, &kNemotronSpec,
     &kNeoxSpec, &kNewSpec, &kNomicBertMoeSpec, &kNomicBertSpec, &kOlmo2Spec, &kOlmo3Spec,
-    &kOlmoHybridSpec, &kOlmoeSpec, &kOptSpec, &kPhi3Spec, &kPhi4MmSpec, &kPhiSpec, &kQwen25VlSpec,
-    &kQwen2MoeSpec, &kQwen2Spec, &kQwen2VlFileSpec, &kQwen2VlSpec, &kQwen35MoeSpec, &kQwen35Spec,
-    &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kQwen3VlFileSpec, &kQwen3VlMoeFileSpec,
-    &kQwen3VlMoeSpec, &kQwen3VlSpec, &kRobertaSpec, &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec,
-    &kStableLmSpec, &kStarCoder2Spec, &kStep3p5Spec, &kXlmRobertaSpec,
+    &kOlmoHybridSpec, &kOlmoeSpec, &kOptSpec, &kPhi3Spec, &kPhi4MmSpec, &kPhiMoeSpec, &kPhiSpec,
+    &kQwen25VlSpec, &kQwen2MoeSpec, &kQwen2Spec, &kQwen2VlFileSpec, &kQwen2VlSpec, &kQwen35MoeSpec,
+    &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kQwen3VlFileSpec,
+    &kQwen3VlMoeFileSpec, &kQwen3VlMoeSpec, &kQwen3VlSpec, &kRobertaSpec, &kSeedOssSpec,
+    &kSmolLm3Spec, &kSolarOpenSpec, &kStableLmSpec, &kStarCoder2Spec, &kStep3p5Spec,
+    &kXlmRobertaSpec,
 };
 
 template <typename Is>

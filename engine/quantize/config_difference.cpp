@@ -119,6 +119,8 @@ void check_rope(const ModelConfig& found, const ModelConfig& expected, Differenc
       "long factor", found.long_rope.long_factors, expected.long_rope.long_factors);
   differences.check_factors(
       "short factor", found.long_rope.short_factors, expected.long_rope.short_factors);
+  differences.check(
+      "scale of short contexts", found.long_rope.short_scale, expected.long_rope.short_scale);
   differences.check("context of dynamic scaling",
                     found.dynamic_rope.trained_context,
                     expected.dynamic_rope.trained_context);
@@ -142,6 +144,7 @@ void check_shape(const ModelConfig& found, const ModelConfig& expected, Differen
   differences.check(
       "groups of a token", found.moe.router.groups_kept, expected.moe.router.groups_kept);
   differences.check("scale of experts", found.moe.router.scale, expected.moe.router.scale);
+  differences.check("spread of experts", found.moe.router.spread, expected.moe.router.spread);
   differences.check("terms of the choice", found.moe.choice_bias, expected.moe.choice_bias);
   differences.check("gate of shared experts", found.moe.gated_shared, expected.moe.gated_shared);
   differences.check("biases of experts", found.moe.bias, expected.moe.bias);

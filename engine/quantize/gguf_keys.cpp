@@ -52,9 +52,9 @@ class KeyWriter {
              static_cast<int64_t>(input_.get_uint_or("context_length", 0).value_or(0)));
     put_uint("embedding_length", config_.hidden);
     spec_.files.has_unlike_layers ? put_unlike_layers() : put_like_layers();
-    put_float(config_.norms_subtract_mean ? "attention.layer_norm_epsilon"
-                                          : "attention.layer_norm_rms_epsilon",
-              config_.norm_eps);
+    const std::string usual = "attention.layer_norm_rms_epsilon";
+    const bool is_usual = !config_.norms_subtract_mean || is_own(usual);
+    put_float(is_usual ? usual : "attention.layer_norm_epsilon", config_.norm_eps);
     if (config_.gate_function == kernels::GateFunction::kXielu) put_xielu();
     put_uint("vocab_size", config_.vocab_size);
     if (is_own("use_parallel_residual")) {

@@ -115,6 +115,7 @@ constexpr Row kRows[] = {
     {"attention.qk_norm", {"use_qk_norm", "qk_layernorm"}},
     {"attention.clamp_kqv", {"clip_qkv"}},
     {"attention_out_bias", {"attention_out_bias"}},
+    {"expert_jitter", {"router_jitter_noise"}},
     {"decoder_sparse_step", {"decoder_sparse_step"}},
     {"full_attention_interval", {"full_attention_interval"}},
     {"ffn_adjusts_width", {"block_auto_adjust_ff_dim"}},
@@ -197,6 +198,8 @@ constexpr Row kRopeRows[] = {
     {"rope.scaling.attn_factor", {"attention_factor"}},
     {"rope.scaling.short_factor", {"short_factor"}},
     {"rope.scaling.long_factor", {"long_factor"}},
+    {"rope.scaling.short_scale", {"short_mscale"}},
+    {"rope.scaling.long_scale", {"long_mscale"}},
     {"partial_rotary_factor", {"partial_rotary_factor", "rotary_pct"}},
 };
 

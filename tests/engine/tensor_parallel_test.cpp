@@ -147,9 +147,10 @@ TEST(TensorParallel, EveryArchitectureGivesTheBitsOfOneRank) {
       {"gptj", {}},
       {"bloom", {}},
       {"apertus", {}},
-      // A norm of each head's own.
+      // A norm of each head's own; experts weighed one after the other.
       {"command-r-plus", {}},
       {"stablelm-12b", {}},
+      {"phimoe", {{"intermediate_size", 256}, {"rope_parameters", nullptr}}},
       {"opt", {{"word_embed_proj_dim", nullptr}}},
       {"glm-moe-dsa", {{"v_head_dim", 32}, {"moe_intermediate_size", 288}, {"index_topk", 20}}},
   };

@@ -22,6 +22,11 @@ LLAMA3_ROPE = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low
 QWEN3_VL_MOE = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, rope_parameters={
     "rope_type": "default", "rope_theta": 50000.0, "mrope_interleaved": True, "mrope_section": [4, 2, 2]})
 
+PHIMOE = dict(head_dim=8, num_local_experts=6, num_experts_per_tok=2, intermediate_size=24,
+              attention_bias=True, lm_head_bias=True, rms_norm_eps=1e-3)
+PHIMOE_ROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.1, 1.2, 1.3],
+               "long_factor": [1.0, 2.0, 5.0, 8.0]}
+
 # Architectures whose files have rows of q and k in pairs.
 PERMUTED = ("llama", "smollm3", "granite", "granitemoe", "granitehybrid", "mistral3", "arcee", "internlm2",
             "minicpm")
@@ -146,6 +151,12 @@ FURTHER = {
         STABLELM, qk_layernorm=True, use_parallel_residual=True), "F16"),
     "apertus": ("Apertus", "apertus", dict(
         num_hidden_layers=3, head_dim=24, rope_parameters=dict(LLAMA3_ROPE, rope_theta=50000.0)), "F16"),
+    "phimoe": ("Phimoe", "phimoe", dict(
+        PHIMOE, rope_parameters=dict(
+            PHIMOE_ROPE, original_max_position_embeddings=16, short_mscale=1.25, long_mscale=1.25)), "F16"),
+    "phimoe-short": ("Phimoe", None, dict(
+        PHIMOE, sliding_window=9, router_jitter_noise=0.3, rope_parameters=dict(
+            PHIMOE_ROPE, original_max_position_embeddings=64, short_mscale=1.25, long_mscale=1.5)), "BF16"),
 }
 
 

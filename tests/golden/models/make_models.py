@@ -352,8 +352,7 @@ def gguf_tensors(architecture, config, tensors):
             head, tail = stem.split(".experts.")
             number, part = tail.split(".")
             part = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}.get(part, part)
-            head = head.replace(".feed_forward", ".mlp").replace("backbone.", "model.").replace(".mixer", ".mlp")
-            experts.setdefault(f"{head}.experts.{part}.{suffix}", {})[int(number)] = array
+            experts.setdefault(f"{ungated.usual_place(head)}.experts.{part}.{suffix}", {})[int(number)] = array
             continue
         if architecture in ("gemma", "gemma2", "gemma3", "nemotron") and name.endswith("norm.weight"):
             array = array + 1
@@ -438,9 +437,9 @@ def add_rope(writer, architecture, config, width, arrays, is_old):
         arrays["rope_factors_long.weight"] = np.array(rope["long_factor"], np.float32)
         arrays["rope_factors_short.weight"] = np.array(rope["short_factor"], np.float32)
         original = config.original_max_position_embeddings
-        factor = config.max_position_embeddings / original
         writer.add_rope_scaling_orig_ctx_len(original)
-        writer.add_rope_scaling_attn_factors(float(np.sqrt(1 + np.log(factor) / np.log(original))))
+        usual = (np.log(config.max_position_embeddings) / np.log(original)) ** 0.5
+        writer.add_rope_scaling_attn_factors(float(rope.get("long_mscale", usual)))
 
 
 def add_experts(writer, architecture, config):

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 # Rows like those of MODELS there: (transformers class prefix, gguf architecture or None, overrides, storage type)
 MODELS = {
@@ -125,6 +126,21 @@ def publish(name, folder, config):
     if name == "gpt-neox":
         rope = config.pop("rope_parameters")
         config.update(rotary_pct=rope["partial_rotary_factor"], rotary_emb_base=rope["rope_theta"])
+
+
+def usual_place(name):
+    """A layer's experts where most families have them."""
+    for place in (".feed_forward", ".block_sparse_moe", ".mixer"):
+        name = name.replace(place, ".mlp")
+    return name.replace("backbone.", "model.")
+
+
+def with_long_factors(config, model, count):
+    """transformers' Phi-3.5-MoE takes short factors and the scale of long ones; its own code does not."""
+    if config.model_type == "phimoe":
+        model.model.rotary_emb.rope_init_fn = lambda config: ROPE_INIT_FUNCTIONS["longrope"](
+            config, seq_len=count)
+    return model
 
 
 def is_norm(name, weight):
