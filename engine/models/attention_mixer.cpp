@@ -453,6 +453,14 @@ bool AttentionMixer::project_qkv(const ForwardContext& context,
                                .n = static_cast<int32_t>(v_width()),
                                .scale = config_.value_scale});
   }
+  if (config_.qkv_limit != 0) {
+    steps.add(
+        kernels::ScaleRowsArgs{.x = q,
+                               .x_stride = stride,
+                               .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
+                               .n = static_cast<int32_t>(v - q + v_width()),
+                               .limit = config_.qkv_limit});
+  }
   add_rope(context, cache, rope, steps);
   project(context.exec, qkv_, in, out, kernels::Epilogue::kStore, alternate ? nullptr : &steps);
   if (alternate || config_.gates_heads) select_gates(context);

@@ -352,9 +352,10 @@ Expected<void> check_fixed_keys(const Checkpoint& checkpoint, const FileSpec& fi
   const Metadata& metadata = checkpoint.metadata();
   constexpr const char* kTemperature = "attention.temperature_scale";
   constexpr const char* kParallel = "use_parallel_residual";
+  constexpr const char* kLimit = "attention.clamp_kqv";
   constexpr std::pair<const char*, double> kFixed[] = {
       {"attention.causal", 1},
-      {"attention.clamp_kqv", 0},
+      {kLimit, 0},
       {"attention.max_alibi_bias", 0},
       {kTemperature, 0},
       {"rope.scaling.yarn_ext_factor", 1},
@@ -364,6 +365,7 @@ Expected<void> check_fixed_keys(const Checkpoint& checkpoint, const FileSpec& fi
     const bool is_read =
         (files.scales_queries && key == std::string_view(kTemperature)) ||
         (files.may_be_parallel && key == std::string_view(kParallel)) ||
+        (files.limits_qkv && key == std::string_view(kLimit)) ||
         ((files.is_encoder || files.may_be_encoder) && key == std::string_view("attention.causal"));
     if (is_read || !metadata.has(key)) continue;
     const Expected<bool> flag = metadata.get_bool_or(key, false);

@@ -274,6 +274,7 @@ struct ModelConfig {
   bool qk_norm_weights = true;  // false: norms of q and k are without
   bool value_norm = false;      // of each head of V, without weights
   float value_scale = 1;        // factor of V
+  float qkv_limit = 0;          // q, k and v lie within +-this before their rotation; 0: anywhere
   kernels::GateFunction gate_function = kernels::GateFunction::kSilu;
   MoeConfig moe;
   DeltaConfig delta;

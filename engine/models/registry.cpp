@@ -20,6 +20,7 @@ extern const ModelSpec kBloomSpec;
 extern const ModelSpec kCamembertSpec;
 extern const ModelSpec kCohere2Spec;
 extern const ModelSpec kCohereSpec;
+extern const ModelSpec kDbrxSpec;
 extern const ModelSpec kDeepseekV2Spec;
 extern const ModelSpec kDeepseekV32Spec;
 extern const ModelSpec kDeepseekV3Spec;
@@ -119,23 +120,23 @@ namespace {
 
 constexpr std::array kSpecs = {
     &kAfmoeSpec, &kApertusSpec, &kArceeSpec, &kBailingSpec, &kBambaSpec, &kBertSpec, &kBigCodeSpec,
-    &kBloomSpec, &kCamembertSpec, &kCohere2Spec, &kCohereSpec, &kDeepseekV2Spec, &kDeepseekV32Spec,
-    &kDeepseekV3Spec, &kDots1Spec, &kErnie45MoeSpec, &kErnie45Spec, &kExaone4Spec, &kExaoneSpec,
-    &kFalconH1Spec, &kFalconSpec, &kGemma2Spec, &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec,
-    &kGemmaEmbeddingSpec, &kGemmaSpec, &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGlm4vMoeSpec,
-    &kGlm4vSpec, &kGlmMoeDsaSpec, &kGpt2Spec, &kGptJSpec, &kGptOssSpec, &kGranite4Spec,
-    &kGraniteHybridSpec, &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec, &kGteSpec,
-    &kHeliumSpec, &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kInternLm2FileSpec,
-    &kInternLm2Spec, &kInternLm3Spec, &kJais2Spec, &kKimiK2Spec, &kKimiLinearSpec, &kLfm2MoeSpec,
-    &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec, &kMiniCpm3Spec, &kMiniCpmSpec,
-    &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec, &kMistral4Spec, &kMistralSpec,
-    &kMixtralSpec, &kModernBertSpec, &kNemotronHMoeSpec, &kNemotronHSpec, &kNemotronSpec,
-    &kNeoxSpec, &kNewSpec, &kNomicBertMoeSpec, &kNomicBertSpec, &kOlmo2Spec, &kOlmo3Spec,
-    &kOlmoHybridSpec, &kOlmoeSpec, &kOptSpec, &kPhi3Spec, &kPhi4MmSpec, &kPhiMoeSpec, &kPhiSpec,
-    &kQwen25VlSpec, &kQwen2MoeSpec, &kQwen2Spec, &kQwen2VlFileSpec, &kQwen2VlSpec, &kQwen35MoeSpec,
-    &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kQwen3VlFileSpec,
-    &kQwen3VlMoeFileSpec, &kQwen3VlMoeSpec, &kQwen3VlSpec, &kRobertaSpec, &kSeedOssSpec,
-    &kSmolLm3Spec, &kSolarOpenSpec, &kStableLmSpec, &kStarCoder2Spec, &kStep3p5Spec,
+    &kBloomSpec, &kCamembertSpec, &kCohere2Spec, &kCohereSpec, &kDbrxSpec, &kDeepseekV2Spec,
+    &kDeepseekV32Spec, &kDeepseekV3Spec, &kDots1Spec, &kErnie45MoeSpec, &kErnie45Spec,
+    &kExaone4Spec, &kExaoneSpec, &kFalconH1Spec, &kFalconSpec, &kGemma2Spec, &kGemma3Spec,
+    &kGemma4Spec, &kGemma4UnifiedSpec, &kGemmaEmbeddingSpec, &kGemmaSpec, &kGlm4MoeLiteSpec,
+    &kGlm4MoeSpec, &kGlm4Spec, &kGlm4vMoeSpec, &kGlm4vSpec, &kGlmMoeDsaSpec, &kGpt2Spec, &kGptJSpec,
+    &kGptOssSpec, &kGranite4Spec, &kGraniteHybridSpec, &kGraniteMoeSharedSpec, &kGraniteMoeSpec,
+    &kGraniteSpec, &kGteSpec, &kHeliumSpec, &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec,
+    &kInternLm2FileSpec, &kInternLm2Spec, &kInternLm3Spec, &kJais2Spec, &kKimiK2Spec,
+    &kKimiLinearSpec, &kLfm2MoeSpec, &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec,
+    &kMimoV2Spec, &kMiniCpm3Spec, &kMiniCpmSpec, &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec,
+    &kMistral4Spec, &kMistralSpec, &kMixtralSpec, &kModernBertSpec, &kNemotronHMoeSpec,
+    &kNemotronHSpec, &kNemotronSpec, &kNeoxSpec, &kNewSpec, &kNomicBertMoeSpec, &kNomicBertSpec,
+    &kOlmo2Spec, &kOlmo3Spec, &kOlmoHybridSpec, &kOlmoeSpec, &kOptSpec, &kPhi3Spec, &kPhi4MmSpec,
+    &kPhiMoeSpec, &kPhiSpec, &kQwen25VlSpec, &kQwen2MoeSpec, &kQwen2Spec, &kQwen2VlFileSpec,
+    &kQwen2VlSpec, &kQwen35MoeSpec, &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec,
+    &kQwen3VlFileSpec, &kQwen3VlMoeFileSpec, &kQwen3VlMoeSpec, &kQwen3VlSpec, &kRobertaSpec,
+    &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec, &kStableLmSpec, &kStarCoder2Spec, &kStep3p5Spec,
     &kXlmRobertaSpec,
 };
 

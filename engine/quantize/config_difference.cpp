@@ -180,6 +180,7 @@ std::string difference_of(const ModelConfig& found, const ModelConfig& expected)
   differences.check("norm of the embedding", found.embedding_norm, expected.embedding_norm);
   differences.check("bias of the output layer", found.output_bias, expected.output_bias);
   differences.check("learned positions", found.num_positions, expected.num_positions);
+  differences.check("limit of q, k and v", found.qkv_limit, expected.qkv_limit);
   differences.check("weights of those norms", found.qk_norm_weights, expected.qk_norm_weights);
   differences.check("gates of heads", found.gates_heads, expected.gates_heads);
   differences.check_near("scale of values", found.value_scale, expected.value_scale, kTolerance);

@@ -240,6 +240,7 @@ class KeyWriter {
     };
     if (config_.attention_scale > 0) put_own("attention.scale", config_.attention_scale);
     if (config_.value_scale != 1) put_float("attention.value_scale", config_.value_scale);
+    if (config_.qkv_limit > 0) put_own("attention.clamp_kqv", config_.qkv_limit);
     put_own("embedding_scale", config_.embedding_scale);
     put_own("residual_scale", config_.residual_scale);
     put_own("logit_scale", 1 / double{config_.logit_scale});

@@ -59,6 +59,14 @@ std::optional<LayerName> layer_name(std::string_view name) {
   return result;
 }
 
+// What directories of a family have in an order that is read and not written; empty: nothing.
+std::string_view own_order_of(const FileSpec& files) {
+  if (files.groups_qkv) return "rows of q, k and v that take turns";
+  if (files.is_transposed) return "matrices with a row for each input";
+  const bool is_turned = files.experts == ExpertTensors::kTransposedDown;
+  return is_turned && !files.is_encoder ? "transposed down matrices of experts" : "";
+}
+
 bool is_matrix(const SourceTensor& tensor) {
   const std::optional<LayerName> name = layer_name(tensor.name);
   if (name && std::ranges::find(kVectorNames, name->name) != std::end(kVectorNames)) return false;
@@ -263,11 +271,9 @@ class Planner {
       return scheme->kind == TargetKind::kCodes && (are_halves || !is_mxfp4(*scheme));
     });
     const ExpertLayout experts = is_apart ? ExpertLayout::kApart : ExpertLayout::kFused;
-    if (plan_.kind == CheckpointKind::kHuggingFace && files != nullptr &&
-        (files->groups_qkv || files->is_transposed)) {
-      return wrong(checkpoint_.path() + ": found " +
-                       (files->groups_qkv ? "rows of q, k and v that take turns"
-                                          : "matrices with a row for each input") +
+    const std::string own = files == nullptr ? "" : std::string(own_order_of(*files));
+    if (plan_.kind == CheckpointKind::kHuggingFace && !own.empty()) {
+      return wrong(checkpoint_.path() + ": found " + own +
                        " in a directory, expected a type of GGUF such as Q4_K_M",
                    "to");
     }

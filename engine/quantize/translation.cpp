@@ -305,6 +305,12 @@ class GgufTensors {
   }
 
   void add(SourceTensor source) {
+    const auto experts = static_cast<uint64_t>(config_.moe.num_experts);
+    if (source.num_dims == 2 && source.name.find("_exps.weight") != std::string::npos) {
+      source.num_dims = 3;  // all experts' rows, which are in order
+      source.dims[1] /= experts;
+      source.dims[2] = experts;
+    }
     source.stored_name = name_in_gguf(source.name, &files_);
     source.read_names = {source.name};
     tensors_.push_back(std::move(source));

@@ -49,7 +49,7 @@ enum class ExpertTensors : uint8_t {
   kStackedAlone,  // the same of experts, while dense halves have their matrices apart
   kTransposed,    // one tensor of gate and up, whose columns are input rows and alternate; biases
   kTransposedHalves,  // the same without biases, gate's columns before up's; or kApart
-  // Without gates: one matrix of all experts' up rows, one of their down matrices' columns.
+  // One matrix of all experts' up rows, likewise gate rows, one of their down matrices' columns.
   kTransposedDown,
 };
 
@@ -92,6 +92,7 @@ struct FileSpec {
   bool joins_qkv = false;       // GGUF files have q, k and v as one
   bool is_transposed = false;   // directories have a layer's matrices with an input's rows
   bool may_be_parallel = false;  // where a file says that both halves read the stream
+  bool limits_qkv = false;       // where a file says how far q, k and v may go
   bool has_image_positions = false;  // three for a token ("mrope"), which are equal for text
 };
 

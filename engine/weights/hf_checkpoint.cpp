@@ -76,13 +76,19 @@ constexpr QuantizationFile kQuantizationFiles[] = {{"hf_quant_config.json", "mod
 // layer; otherwise empty.
 std::string take_fused_layer(std::string& name, const FileSpec* spec) {
   std::string_view rest = without_prefix(name);
-  if (rest.starts_with("model.")) rest.remove_prefix(std::string_view("model.").size());
-  if (rest.starts_with("encoder.")) rest.remove_prefix(std::string_view("encoder.").size());
-  constexpr std::string_view kLayers = "layers.";
-  if (!rest.starts_with(kLayers)) return {};
-  rest.remove_prefix(kLayers.size());
+  const auto take = [&rest](std::string_view start) {
+    const bool is_there = rest.starts_with(start);
+    if (is_there) rest.remove_prefix(start.size());
+    return is_there;
+  };
+  if (spec == nullptr) return {};
+  if (!take(spec->layers_place)) {
+    take("model.");
+    take("encoder.");
+    if (!take("layers.")) return {};
+  }
   const std::optional<std::string> layer = take_number(rest);
-  if (!layer || spec == nullptr || !is_fused_expert_tensor(rest, *spec)) return {};
+  if (!layer || !is_fused_expert_tensor(rest, *spec)) return {};
   name = std::string(rest);
   return "blk." + *layer + ".";
 }

@@ -29,8 +29,8 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-    {"block_count", {"num_hidden_layers", "n_layer", "num_layers"}},
-    {"embedding_length", {"hidden_size", "n_embd", "n_embed"}},
+    {"block_count", {"num_hidden_layers", "n_layer", "n_layers", "num_layers"}},
+    {"embedding_length", {"hidden_size", "n_embd", "n_embed", "d_model"}},
     {"feed_forward_length",
      {"block_ff_dim",
       "intermediate_size_mlp",
@@ -39,11 +39,11 @@ constexpr Row kRows[] = {
       "ffn_dim",
       "ffn_hidden_size"}},
     {"intermediate_size", {"intermediate_size"}},
-    {"attention.head_count", {"num_attention_heads", "n_head"}},
+    {"attention.head_count", {"num_attention_heads", "n_head", "n_heads"}},
     {"attention.head_count_kv", {"num_key_value_heads", "num_attention_groups"}},
     {"attention.key_length", {"head_dim", "attention_head_dim"}},
     {"context_length",
-     {"max_position_embeddings", "max_trained_positions", "n_positions", "seq_length", "model_max_length"}},
+     {"max_position_embeddings", "max_trained_positions", "n_positions", "seq_length", "max_seq_len", "model_max_length"}},
     {"vocab_size", {"vocab_size"}},
     {"attention.layer_norm_epsilon", {"layer_norm_eps", "norm_eps", "layer_norm_epsilon", "norm_epsilon"}},
     {"attention.layer_norm_rms_epsilon",
@@ -219,6 +219,21 @@ constexpr Row kLinearAttentionRows[] = {
     {"ssm.conv_kernel", {"short_conv_kernel_size"}},
 };
 
+// DBRX's attention and experts.
+constexpr Row kAttentionRows[] = {
+    {"attention.head_count_kv", {"kv_n_heads"}},
+    {"attention.clamp_kqv", {"clip_qkv"}},
+    {"rope.freq_base", {"rope_theta"}},
+};
+
+constexpr Row kExpertRows[] = {
+    {"feed_forward_length", {"ffn_hidden_size"}},
+    {"expert_count", {"moe_num_experts"}},
+    {"expert_used_count", {"moe_top_k"}},
+    {"expert_weights_power", {"moe_normalize_expert_weights"}},
+    {"hidden_act", {"name"}},
+};
+
 constexpr Row kLocalRopeRows[] = {
     {"rope.freq_base_swa", {"rope_theta"}},
     {"partial_rotary_factor_swa", {"partial_rotary_factor"}},
@@ -292,6 +307,14 @@ void take_rows_of(const Json& parent,
                   Metadata& metadata) {
   const Json* object = json_field(parent, name);
   if (object != nullptr && object->is_object()) take_rows(*object, rows, name + ".", metadata);
+}
+
+// Takes what stands in an object for each half of a layer.
+void take_halves(const Json& config, Metadata& metadata) {
+  take_rows_of(config, "attn_config", kAttentionRows, metadata);
+  take_rows_of(config, "ffn_config", kExpertRows, metadata);
+  const Json* const experts = json_field(config, "ffn_config");
+  if (experts != nullptr) take_rows_of(*experts, "ffn_act_fn", kExpertRows, metadata);
 }
 
 // The key of metadata.h that this spelling of config.json has.
@@ -516,6 +539,7 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   take_rows_of(root, "eagle_config", kEagleRows, result.metadata);
   take_rows_of(config, "linear_attn_config", kLinearAttentionRows, result.metadata);
   take_rope(config, result.metadata);
+  take_halves(config, result.metadata);
   rename_early_longrope(spec, result.metadata);
   if (!config.contains("rope_parameters") && !config.contains("rope_scaling")) {
     take_defaults(config, spec, spec.rope_defaults, result.metadata);

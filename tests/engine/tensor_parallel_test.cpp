@@ -151,6 +151,7 @@ TEST(TensorParallel, EveryArchitectureGivesTheBitsOfOneRank) {
       {"command-r-plus", {}},
       {"stablelm-12b", {}},
       {"phimoe", {{"intermediate_size", 256}, {"rope_parameters", nullptr}}},
+      {"dbrx", {{"ffn_config", {{"ffn_hidden_size", 256}}}}},
       {"opt", {{"word_embed_proj_dim", nullptr}}},
       {"glm-moe-dsa", {{"v_head_dim", 32}, {"moe_intermediate_size", 288}, {"index_topk", 20}}},
   };

@@ -116,7 +116,7 @@ bool is_left_out(const std::string& name) {
 // Those whose directories have matrices in an order, or numbers at a place, that is not written.
 bool is_reordered(const std::string& name) {
   return name.starts_with("gpt-neox") || name.starts_with("falcon") ||
-         name == "gpt2" || name == "bloom" || name == "apertus";
+         name == "gpt2" || name == "bloom" || name == "apertus" || name == "dbrx";
 }
 
 std::vector<Pair> pairs(const std::vector<std::string>& lists = {"/models.json",

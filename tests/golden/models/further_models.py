@@ -157,6 +157,11 @@ FURTHER = {
     "phimoe-short": ("Phimoe", None, dict(
         PHIMOE, sliding_window=9, router_jitter_noise=0.3, rope_parameters=dict(
             PHIMOE_ROPE, original_max_position_embeddings=64, short_mscale=1.25, long_mscale=1.5)), "BF16"),
+    "dbrx": ("Dbrx", "dbrx", dict(
+        d_model=32, n_heads=4, n_layers=2, max_seq_len=256,
+        attn_config=dict(kv_n_heads=2, clip_qkv=0.8, rope_theta=5000.0),
+        ffn_config=dict(ffn_hidden_size=24, moe_num_experts=6, moe_top_k=3, moe_jitter_eps=0.01),
+        rope_parameters={"rope_type": "default", "rope_theta": 5000.0}), "F16"),
 }
 
 
@@ -174,6 +179,8 @@ def engines(common):
 
 
 def ffn_width(config):
+    if config.model_type == "dbrx":
+        return config.ffn_config.ffn_hidden_size
     is_shared = config.model_type == "granitemoehybrid" and not config.num_local_experts
     return config.shared_intermediate_size if is_shared else config.intermediate_size
 
@@ -267,6 +274,17 @@ def disguised(name, folder, config):
     return dict(config, model_type=model_type, architectures=[class_name])
 
 
+def experts_apart(config, tensors):
+    """DBRX's experts, each with matrices of its own under the usual names."""
+    parts = {"w1": "gate_proj", "v1": "up_proj", "w2": "down_proj"}
+    for name in [name for name in tensors if ".ffn.experts.mlp." in name]:
+        layer, part = name.split(".")[2], name.rpartition(".")[2]
+        for number, rows in enumerate(tensors.pop(name).chunk(config.ffn_config.moe_num_experts)):
+            place = f"model.layers.{layer}.mlp.experts.{number}.{parts[part]}.weight"
+            tensors[place] = rows.T if part == "w2" else rows
+    return tensors
+
+
 def plain(config, tensors):
     """Granite 4's only feed-forward half under the names of Granite 3, and text models alone."""
     tensors = {name.replace("language_model.", ""): tensor for name, tensor in tensors.items()
@@ -277,6 +295,8 @@ def plain(config, tensors):
             parts = rows.chunk(2) if name.endswith("gate_up_proj") else [rows]
             for stem, part in zip(("gate_proj", "up_proj") if len(parts) == 2 else ("down_proj",), parts):
                 tensors[f"{place}.{number}.{stem}.weight"] = part
+    if config.model_type == "dbrx":
+        return experts_apart(config, tensors)
     if config.model_type != "granitemoehybrid" or config.num_local_experts:
         return tensors
     result = {}
@@ -294,6 +314,11 @@ def add_keys(writer, architecture, config):
     """Keys of GGUF files that few families have, as llama.cpp's converter writes them."""
     if architecture.startswith("nemotron_h"):
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    elif architecture == "dbrx":
+        writer.add_layer_norm_eps(1e-5)
+        writer.add_clamp_kqv(config.attn_config.clip_qkv)
+        writer.add_expert_count(config.ffn_config.moe_num_experts)
+        writer.add_expert_used_count(config.ffn_config.moe_top_k)
     elif architecture in ("cohere2", "nemotron", "command-r", "stablelm", *ungated.ARCHITECTURES):
         writer.add_layer_norm_eps(next(getattr(config, key) for key in (
             "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps") if hasattr(config, key)))

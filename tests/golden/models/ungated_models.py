@@ -50,6 +50,8 @@ FOREIGN = {"GPT2": ("head_dim", "num_key_value_heads", "intermediate_size", "max
            "GPTBigCode": ("head_dim", "num_key_value_heads", "intermediate_size", "max_position_embeddings"),
            "GPTJ": ("head_dim", "num_key_value_heads", "intermediate_size"),
            "Bloom": ("head_dim", "num_key_value_heads", "intermediate_size", "hidden_size", "max_position_embeddings"),
+           "Dbrx": ("head_dim", "num_key_value_heads", "intermediate_size", "max_position_embeddings",
+                    "hidden_size", "num_attention_heads", "num_hidden_layers"),
            "Falcon": ("head_dim", "num_key_value_heads", "intermediate_size"),
            "GPTNeoX": ("head_dim", "num_key_value_heads")}
 
