@@ -63,6 +63,7 @@ std::optional<LayerName> layer_name(std::string_view name) {
 std::string_view own_order_of(const FileSpec& files) {
   if (files.groups_qkv) return "rows of q, k and v that take turns";
   if (files.is_transposed) return "matrices with a row for each input";
+  if (files.splits_qkv) return "q, k and v as one";
   const bool is_turned = files.experts == ExpertTensors::kTransposedDown;
   return is_turned && !files.is_encoder ? "transposed down matrices of experts" : "";
 }

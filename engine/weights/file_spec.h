@@ -89,6 +89,11 @@ struct FileSpec {
   bool has_latents = false;     // attention caches one compressed vector a token
   bool has_indexers = false;    // and layers read the keys that an indexer chooses
   bool groups_qkv = false;      // directories have rows of q, k and v by KV head (reordered.h)
+  // Directories have q, k and v of equal heads as one, GGUF files apart.
+  bool splits_qkv = false;
+  // Directories with so many tokens have an output layer whose rows count by their directions
+  // alone; 0: none have.
+  uint64_t normalized_vocab = 0;
   bool joins_qkv = false;       // GGUF files have q, k and v as one
   bool is_transposed = false;   // directories have a layer's matrices with an input's rows
   bool may_be_parallel = false;  // where a file says that both halves read the stream

@@ -425,6 +425,16 @@ Expected<void> HfCheckpoint::add_part(CheckpointTensor tensor) {
       tensor.name.starts_with("blk.")) {
     SLUICE_TRY_VOID(transpose(tensor, memory_));
   }
+  const uint64_t vocab = file_spec_ == nullptr ? 0 : file_spec_->normalized_vocab;
+  if (vocab > 0 && tensor.name == "output.weight" && tensor.dims[1] == vocab) {
+    SLUICE_TRY_VOID(normalize_rows(tensor, memory_));
+  }
+  if (file_spec_ != nullptr && file_spec_->splits_qkv &&
+      tensor.name.find(".attn_qkv.") != std::string::npos) {
+    SLUICE_TRY(const auto parts, split_equal_qkv(tensor));
+    for (const CheckpointTensor& part : parts) add_tensor(part);
+    return {};
+  }
   if (!is_grouped) {
     add_tensor(std::move(tensor));
     return {};

@@ -44,6 +44,7 @@ constexpr Row kRows[] = {
     {"attention.key_length", {"head_dim", "attention_head_dim"}},
     {"context_length",
      {"max_position_embeddings", "max_trained_positions", "n_positions", "seq_length", "max_seq_len", "model_max_length"}},
+    {"trained_positions", {"max_position_embeddings"}},
     {"vocab_size", {"vocab_size"}},
     {"attention.layer_norm_epsilon", {"layer_norm_eps", "norm_eps", "layer_norm_epsilon", "norm_epsilon"}},
     {"attention.layer_norm_rms_epsilon",

@@ -28,7 +28,7 @@ PHIMOE_ROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [
                "long_factor": [1.0, 2.0, 5.0, 8.0]}
 
 # Architectures whose files have rows of q and k in pairs.
-PERMUTED = ("llama", "smollm3", "granite", "granitemoe", "granitehybrid", "mistral3", "arcee", "internlm2",
+PERMUTED = ("llama", "baichuan", "smollm3", "granite", "granitemoe", "granitehybrid", "mistral3", "arcee", "internlm2",
             "minicpm")
 # The text model's type and the vision tower of multimodal classes.
 TOWERS = {
@@ -162,6 +162,12 @@ FURTHER = {
         attn_config=dict(kv_n_heads=2, clip_qkv=0.8, rope_theta=5000.0),
         ffn_config=dict(ffn_hidden_size=24, moe_num_experts=6, moe_top_k=3, moe_jitter_eps=0.01),
         rope_parameters={"rope_type": "default", "rope_theta": 5000.0}), "F16"),
+    # Remote code is not run: it computes this, by Llama's class, with scores that fall with distance in the second.
+    "baichuan-7b": ("Llama", "baichuan", dict(
+        num_hidden_layers=3, head_dim=8, num_key_value_heads=4), "F16"),
+    "baichuan-13b": ("Llama", None, dict(
+        num_hidden_layers=3, hidden_size=48, num_attention_heads=6, head_dim=8, num_key_value_heads=6,
+        has_distances=True), "F16"),
 }
 
 
@@ -219,8 +225,11 @@ BAILING_NAMES = {"self_attn.o_proj": "attention.dense", "self_attn.q_norm": "att
                  "self_attn.k_norm": "attention.key_layernorm",
                  "mlp.gate.e_score_correction_bias": "mlp.gate.expert_bias",
                  "model.embed_tokens": "model.word_embeddings"}
+BAICHUAN = ("baichuan", "BaichuanForCausalLM", {
+    "head_dim": None, "num_key_value_heads": None, "has_distances": None, "rope_parameters": None}, {})
 INTERNLM2 = ("internlm2", "InternLM2ForCausalLM", {"attention_bias": "bias"}, LLAMA_NAMES)
 DISGUISES = {
+    "baichuan-7b": BAICHUAN, "baichuan-13b": BAICHUAN,
     "internlm2": INTERNLM2, "internlm2-bias": INTERNLM2,
     "internlm3": ("internlm3", "InternLM3ForCausalLM", {"attention_bias": "bias"}, {}),
     "minicpm": ("minicpm", "MiniCPMForCausalLM", {
@@ -245,8 +254,8 @@ def disguised(name, folder, config):
     model_type, class_name, keys, names = DISGUISES[name]
     path = folder / "model.safetensors"
     tensors = load_file(path)
-    for key in [key for key in tensors if ".self_attn.q_proj." in key and "attention." in str(names)
-                and name != "exaone"]:
+    is_joined = name.startswith("baichuan") or ("attention." in str(names) and name != "exaone")
+    for key in [key for key in tensors if ".self_attn.q_proj." in key and is_joined]:
         parts = [tensors.pop(key.replace("q_proj", part)) for part in ("q_proj", "k_proj", "v_proj")]
         if model_type == "internlm2":  # the queries that share a KV head, then its key and its value
             heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
@@ -255,7 +264,8 @@ def disguised(name, folder, config):
             whole = torch.cat(parts, 1).reshape((heads + 2 * kv_heads) * width, *parts[0].shape[3:])
             tensors[key.replace("self_attn.q_proj", "attention.wqkv")] = whole.contiguous()
         else:
-            tensors[key.replace("self_attn.q_proj", "attention.query_key_value")] = torch.cat(parts)
+            whole = "self_attn.W_pack" if model_type == "baichuan" else "attention.query_key_value"
+            tensors[key.replace("self_attn.q_proj", whole)] = torch.cat(parts)
     for old, new in names.items():
         tensors = {key.replace(old, new): tensor for key, tensor in tensors.items()}
     if name == "phi4mm":  # adapters of images and sound, and their towers
@@ -264,6 +274,8 @@ def disguised(name, folder, config):
                 tensors[key.replace("base_layer", f"{part}.{adapter}")] = torch.ones(2, 8)
         tensors["model.embed_tokens_extend.audio_embed.proj.weight"] = torch.ones(2, 8)
     save_file(tensors, path, metadata={"format": "pt"})
+    if name == "baichuan-13b":
+        config["model_max_length"] = config.pop("max_position_embeddings")
     if name == "minicpm":
         config["logits_scaling"] = config["hidden_size"] / config["logits_scaling"]
         config["residual_multiplier"] *= config["num_hidden_layers"] ** 0.5

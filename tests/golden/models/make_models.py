@@ -256,7 +256,7 @@ def build(prefix, overrides, seed):
             if name.endswith(("e_score_correction_bias", "expert_bias")):  # zeros would hide it
                 weight.copy_(0.2 * torch.randn_like(weight))
         gemma4.randomise(config, model)
-    return config, model.eval().float()
+    return config, ungated.with_long_factors(config, ungated.distant(config, model.eval().float()), TOKENS)
 
 
 def round_to(model, kind):

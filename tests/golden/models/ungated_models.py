@@ -145,6 +145,29 @@ def with_long_factors(config, model, count):
     return model
 
 
+def distant(config, model):
+    """Makes scores fall with distance instead of rotating, as Baichuan's 13B does (its
+    modeling_baichuan.py: _get_interleave(), _gen_alibi_mask())."""
+    if not getattr(config, "has_distances", False):
+        return model
+    heads = config.num_attention_heads
+    whole = 2 ** (heads.bit_length() - 1)
+    slopes = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
+    slopes += [2 ** (-4 * (i + 1) / whole) for i in range(0, 2 * whole, 2)][:heads - whole]
+    forward = model.forward
+
+    def masked(tokens):
+        count = tokens.shape[1]
+        future = torch.triu(torch.full((count, count), -torch.inf), 1)
+        return forward(tokens, attention_mask=(
+            torch.tensor(slopes)[:, None, None] * torch.arange(count) + future)[None])
+
+    model.forward = masked
+    model.model.rotary_emb.forward = lambda x, position_ids: (
+        torch.ones(1, x.shape[1], config.head_dim), torch.zeros(1, x.shape[1], config.head_dim))
+    return model
+
+
 def is_norm(name, weight):
     """Whether weights are near 1, those of each head too."""
     is_of_heads = name.endswith(("q_norm.weight", "k_norm.weight"))
