@@ -5,7 +5,9 @@
 #include <cstdint>
 #include <span>
 
+#include "engine/core/status.h"
 #include "engine/core/types.h"
+#include "kernels/device.h"
 #include "kernels/gemm.h"
 
 namespace sluice::kernels {
@@ -32,12 +34,26 @@ enum class GateFunction : uint8_t {
   kGeluErf,        // the same * u
   kGeluTanhAlone,  // kGeluTanh with u = 1; u is not read
   kRelu,           // max(0, g); u is not read
+  kXielu,          // Xielu; u is not read; on the CPU alone
 };
 
 constexpr bool is_gated(GateFunction function) {
   return function != GateFunction::kSquaredRelu && function != GateFunction::kGelu &&
-         function != GateFunction::kGeluTanhAlone && function != GateFunction::kRelu;
+         function != GateFunction::kGeluTanhAlone && function != GateFunction::kRelu &&
+         function != GateFunction::kXielu;
 }
+
+// kUnsupported: the device has no kernel for it.
+Expected<void> check_gate_function(DeviceType device, GateFunction function);
+
+// A line beside a parabola above 0 and an exponential below. With p = max(0, g), n = min(0, g) and
+// b = exp(n) - 1 - n: fma(slope, g, fma(above * p, p, below * b)). From -0.25 on b is n * n times
+// a polynomial, by fma from its last term on: 1/2, 1/6, 1/24, 1/120, 1/720, 1/5040.
+struct Xielu {
+  float above = 0;
+  float below = 0;
+  float slope = 0;
+};
 
 // out = function(gate, up) with this library's exp and tanh, quantized as `out` asks. If `rows` is
 // not empty, only these rows are computed.
@@ -46,8 +62,9 @@ struct GateMulArgs {
   const float* up;    // [num_rows, n]; null where the function reads none
   int64_t stride;     // in elements, for gate and up
   GateFunction function = GateFunction::kSilu;
-  float limit = 0;  // of kSilu; 0: none
-  Activations out;  // k = n
+  float limit = 0;   // of kSilu; 0: none
+  Xielu xielu = {};  // of kXielu
+  Activations out;   // k = n
   std::span<const int32_t> rows = {};
 };
 
@@ -66,7 +83,8 @@ struct AddRowsArgs {
 
 void add_rows(const ExecContext& ctx, const AddRowsArgs& args);
 
-// x = x * scale, then, where soft_cap is not 0, x = soft_cap * tanh(x * (1 / soft_cap)). In place.
+// x = x * scale, then, where soft_cap is not 0, x = soft_cap * tanh(x * (1 / soft_cap)), then,
+// where limit is not 0, x = max(-limit, min(limit, x)). In place.
 struct ScaleRowsArgs {
   float* x;
   int64_t x_stride;
@@ -74,6 +92,7 @@ struct ScaleRowsArgs {
   int32_t n;
   float scale = 1;
   float soft_cap = 0;
+  float limit = 0;
 };
 
 void scale_rows(const ExecContext& ctx, const ScaleRowsArgs& args);

@@ -7,6 +7,8 @@
 #include <cstdint>
 #include <span>
 
+#include "engine/core/status.h"
+#include "kernels/device.h"
 #include "kernels/gemm.h"
 
 namespace sluice::kernels {
@@ -14,6 +16,10 @@ namespace sluice::kernels {
 enum class RouterScore : uint8_t {
   kSoftmax,  // s_e = exp(l_e - max) / sum over all experts
   kSigmoid,  // s_e = 1 / (1 + exp(-l_e))
+  // Each of the chosen ones, from the best on, is weighed among those that were not chosen before
+  // it and whose logits are near its own m: with (m - l_e) / max(|l_e|, m) not above
+  // Router::spread. Its weight is 1 over the sum of exp(l_e - m) over those. On the CPU alone.
+  kOneByOne,
 };
 
 // What a group of experts is worth.
@@ -29,6 +35,7 @@ struct Router {
   float epsilon = 0;      // added to the sum that normalizes, which is then at least `floor`
   float floor = 0;
   float scale = 1;
+  float spread = 0;  // of kOneByOne, which does not normalize
   // Experts are in equal groups of consecutive ids, of which those worth most take part; 0: no
   // groups.
   int32_t num_groups = 0;
@@ -63,6 +70,9 @@ constexpr bool chooses_by_logit(const MoeRouteArgs& args) {
   return args.router.score == RouterScore::kSoftmax && args.choice_bias == nullptr &&
          args.router.num_groups == 0;
 }
+
+// kUnsupported: the device has no kernel for it.
+Expected<void> check_router(DeviceType device, const Router& router);
 
 void moe_route(const ExecContext& ctx, const MoeRouteArgs& args);
 

@@ -34,11 +34,12 @@ struct HeadNormArgs {
   int32_t num_rows;
   int32_t num_heads;
   int32_t n;
-  const float* weight;  // [n], for every head
+  const float* weight;  // [n], of the first head
   float eps;
   bool subtracts_mean = false;
   const float* bias = nullptr;
-  float* out = nullptr;  // null: in place
+  float* out = nullptr;     // null: in place
+  int64_t weight_step = 0;  // from one head's weights to the next one's; 0: all have the same
 };
 
 void head_norm(const ExecContext& ctx, const HeadNormArgs& args);

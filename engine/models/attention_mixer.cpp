@@ -155,13 +155,37 @@ Expected<void> AttentionMixer::load_tensors(const std::string& prefix,
   return {};
 }
 
+// Loads weights that each head has of its own: a row of one tensor, or a tensor a head.
+Expected<DeviceFloats> AttentionMixer::load_head_norms(const std::string& stem,
+                                                       int64_t heads,
+                                                       const Portion& own,
+                                                       WeightStore& weights) const {
+  const bool are_apart = weights.has(stem + ".0.weight");
+  std::vector<float> all;
+  for (int64_t head = 0; head < heads; ++head) {
+    const std::string name = are_apart ? stem + "." + std::to_string(head) : stem;
+    const RowSlice row = are_apart ? RowSlice{} : RowSlice{head, heads};
+    SLUICE_TRY(const std::vector<float> one,
+               weights.vector(name + ".weight", layer_.head_dim, row));
+    const bool is_own = own.whole == 0 || (head >= own.first && head < own.first + own.count);
+    if (is_own) all.insert(all.end(), one.begin(), one.end());
+  }
+  for (float& value : all) value += config_.norm_offset;
+  return weights.place(std::move(all));
+}
+
 Expected<void> AttentionMixer::load_norms(const std::string& prefix, WeightStore& weights) {
   const int32_t head_dim = layer_.head_dim;
   if (config_.value_norm) {
     v_norm_ = weights.place(std::vector<float>(static_cast<size_t>(head_dim), 1.0F));
   }
   const bool by_head = config_.qk_norm != QkNorm::kRow;
-  const auto load = [&](const char* name, int64_t heads, const Portion& own) {
+  const auto load = [&](const char* name,
+                        int64_t heads,
+                        const Portion& own) -> Expected<DeviceFloats> {
+    if (config_.qk_norm == QkNorm::kEachHead) {
+      return load_head_norms(prefix + name, heads, own, weights);
+    }
     return load_norm(config_,
                      weights,
                      prefix + name + ".weight",
@@ -234,7 +258,8 @@ void AttentionMixer::bind(const StepBounds& bounds, std::span<std::byte> scratch
 }
 
 void AttentionMixer::add_head_norms(const ForwardContext& context, kernels::RowSteps& steps) const {
-  if (config_.qk_norm != QkNorm::kHead || !layer_.norms_qk) return;
+  const bool apart = config_.qk_norm == QkNorm::kEachHead;
+  if ((config_.qk_norm != QkNorm::kHead && !apart) || !layer_.norms_qk) return;
   const auto add = [&](float* x, float* out, int32_t num_heads, const DeviceFloats& weight) {
     steps.add(
         kernels::HeadNormArgs{.x = x,
@@ -244,7 +269,9 @@ void AttentionMixer::add_head_norms(const ForwardContext& context, kernels::RowS
                               .n = layer_.head_dim,
                               .weight = weight.data(),
                               .eps = config_.norm_eps,
-                              .out = out});
+                              .subtracts_mean = apart && config_.norms_subtract_mean,
+                              .out = out,
+                              .weight_step = apart ? layer_.head_dim : 0});
   };
   add(buffers_.qkv, nullptr, layer_.num_heads, q_norm_);
   if (layer_.kv_from >= 0) return;
@@ -427,6 +454,14 @@ bool AttentionMixer::project_qkv(const ForwardContext& context,
                                .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
                                .n = static_cast<int32_t>(v_width()),
                                .scale = config_.value_scale});
+  }
+  if (config_.qkv_limit != 0) {
+    steps.add(
+        kernels::ScaleRowsArgs{.x = q,
+                               .x_stride = stride,
+                               .num_rows = static_cast<int32_t>(context.batch.token_ids.size()),
+                               .n = static_cast<int32_t>(v - q + v_width()),
+                               .limit = config_.qkv_limit});
   }
   add_rope(context, cache, rope, steps);
   project(context.exec, qkv_, in, out, kernels::Epilogue::kStore, alternate ? nullptr : &steps);

@@ -55,6 +55,10 @@ class AttentionMixer final : public Mixer {
   void separate_gates(WeightStore& weights);
   void share_gates(WeightStore& weights);
   Expected<void> load_norms(const std::string& prefix, WeightStore& weights);
+  Expected<DeviceFloats> load_head_norms(const std::string& stem,
+                                         int64_t heads,
+                                         const Portion& own,
+                                         WeightStore& weights) const;
   Expected<void> load_tensors(const std::string& prefix, int32_t bits, WeightStore& weights);
   Buffers layout(const StepBounds& bounds, Arena& arena) const;
 

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Command R (Cohere): both halves of a layer read one norm's output, which subtracts the mean;
-// scaled logits. Command R+, whose heads have a norm each, is refused by its tensors.
+// scaled logits. In Command R+ each head of q and k has a norm of its own.
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 
@@ -15,12 +15,16 @@ constexpr KeyDefault kCohereDefaults[] = {
     {"rope_theta", 500000U},
 };
 
-constexpr std::string_view kCohereHfKeys[] = {"layer_norm_eps", "logit_scale"};
+constexpr std::string_view kCohereHfKeys[] = {"layer_norm_eps", "logit_scale", "use_qk_norm"};
 
 constexpr std::string_view kCohereGgufKeys[] = {"logit_multiplier"};
 
 Expected<void> configure_cohere(const Checkpoint& checkpoint, ModelConfig& config) {
   config.parallel_halves = true;
+  SLUICE_TRY(const bool has_norms,
+             checkpoint.metadata().get_bool_or("attention.qk_norm",
+                                               checkpoint.has("blk.0.attn_q_norm.weight")));
+  if (has_norms) config.qk_norm = QkNorm::kEachHead;
   const bool gguf = checkpoint.kind() == CheckpointKind::kGguf;
   SLUICE_TRY(const double scale,
              checkpoint.metadata().get_positive_or(gguf ? "logit_scale" : "logit_multiplier", 1));

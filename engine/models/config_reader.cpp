@@ -22,9 +22,10 @@ constexpr uint64_t kMaxHeads = 1024;
 Expected<void> read_epsilon(const Metadata& metadata, ModelConfig& config) {
   constexpr const char* kOfLayerNorm = "attention.layer_norm_epsilon";
   const char* key = "attention.layer_norm_rms_epsilon";
-  // Nemotron-H's GGUF files have that of the other norm alone.
+  // Nemotron-H's GGUF files have that of the other norm alone, as have all files of Phi-3.5-MoE.
   const bool has_other = !metadata.has(key) && metadata.has(kOfLayerNorm);
-  if (config.norms_subtract_mean || has_other) key = kOfLayerNorm;
+  const bool has_usual = metadata.has(kOfLayerNorm) || !metadata.has(key);
+  if ((config.norms_subtract_mean && has_usual) || has_other) key = kOfLayerNorm;
   SLUICE_TRY(const double eps, metadata.get_float(key));
   if (!(eps >= 1e-13 && eps <= 1)) {  // BERT's 1e-12 is a little less as float32
     return metadata.wrong(key, number_text(eps), "1e-13 to 1");
@@ -246,6 +247,7 @@ Expected<void> read_function(const Metadata& metadata, const FileSpec& files, Mo
   constexpr std::pair<std::string_view, Function> kFunctions[] = {
       {"relu2", Function::kSquaredRelu},
       {"relu", Function::kRelu},
+      {"xielu", Function::kXielu},
       {"gelu", Function::kGelu},
       {"gelu_new", Function::kGeluTanhAlone},
       {"gelu_fast", Function::kGeluTanhAlone},
@@ -258,7 +260,8 @@ Expected<void> read_function(const Metadata& metadata, const FileSpec& files, Mo
   }
   const auto* const found = std::ranges::find(
       kFunctions, std::string_view(name), &std::pair<std::string_view, Function>::first);
-  if (found == std::end(kFunctions)) {
+  const bool has_numbers = name != "xielu" || files.function == name;
+  if (found == std::end(kFunctions) || !has_numbers) {
     return metadata.wrong("hidden_act", "\"" + name + "\"", "relu2, relu, gelu or gelu_new");
   }
   config.gate_function = found->second;
@@ -349,9 +352,10 @@ Expected<void> check_fixed_keys(const Checkpoint& checkpoint, const FileSpec& fi
   const Metadata& metadata = checkpoint.metadata();
   constexpr const char* kTemperature = "attention.temperature_scale";
   constexpr const char* kParallel = "use_parallel_residual";
+  constexpr const char* kLimit = "attention.clamp_kqv";
   constexpr std::pair<const char*, double> kFixed[] = {
       {"attention.causal", 1},
-      {"attention.clamp_kqv", 0},
+      {kLimit, 0},
       {"attention.max_alibi_bias", 0},
       {kTemperature, 0},
       {"rope.scaling.yarn_ext_factor", 1},
@@ -361,6 +365,7 @@ Expected<void> check_fixed_keys(const Checkpoint& checkpoint, const FileSpec& fi
     const bool is_read =
         (files.scales_queries && key == std::string_view(kTemperature)) ||
         (files.may_be_parallel && key == std::string_view(kParallel)) ||
+        (files.limits_qkv && key == std::string_view(kLimit)) ||
         ((files.is_encoder || files.may_be_encoder) && key == std::string_view("attention.causal"));
     if (is_read || !metadata.has(key)) continue;
     const Expected<bool> flag = metadata.get_bool_or(key, false);

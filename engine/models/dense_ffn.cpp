@@ -2,6 +2,7 @@
 #include "engine/models/dense_ffn.h"
 
 #include <array>
+#include <cmath>
 
 #include "kernels/elementwise.h"
 
@@ -13,6 +14,17 @@ kernels::Activations as_floats(kernels::Activations rows, float* data) {
   rows.static_scale = 0;
   return rows;
 }
+
+namespace {
+
+kernels::Xielu xielu_of(const XieluConfig& stored) {
+  const auto softplus = [](float x) { return std::log1p(std::exp(double{x})); };
+  return {.above = static_cast<float>(softplus(stored.above)),
+          .below = static_cast<float>(softplus(stored.below) + double{stored.slope}),
+          .slope = stored.slope};
+}
+
+}  // namespace
 
 Expected<std::unique_ptr<DenseFfn>> DenseFfn::load(const ModelConfig& config,
                                                    int32_t layer,
@@ -28,7 +40,8 @@ Expected<std::unique_ptr<DenseFfn>> DenseFfn::load(const ModelConfig& config,
                     .columns = row.share.ffn,
                     .has_bias = config.mlp_bias,
                     .is_fused = config.fused_gate_up,
-                    .limit = row.dense_limit},
+                    .limit = row.dense_limit,
+                    .xielu = xielu_of(row.xielu)},
                    activation_bits,
                    weights);
 }
@@ -80,6 +93,7 @@ Expected<std::unique_ptr<DenseFfn>> DenseFfn::load_pair(const ModelConfig& confi
                                                         const Place& place,
                                                         int32_t activation_bits,
                                                         WeightStore& weights) {
+  SLUICE_TRY_VOID(kernels::check_gate_function(weights.device(), config.gate_function));
   std::unique_ptr<DenseFfn> ffn(new DenseFfn(config, place));
   const int64_t whole = whole_of(place.columns, place.width);
   using Parts = std::array<Projection::Part, 2>;
@@ -153,6 +167,7 @@ void DenseFfn::forward(const ForwardContext& context,
                              .stride = stride,
                              .function = config_.gate_function,
                              .limit = limit_,
+                             .xielu = xielu_,
                              .out = shared_scales ? as_floats(rows, buffers_.gated) : rows});
   });
   project(context.exec,

@@ -56,10 +56,11 @@ class DenseFfn final : public Ffn {
     bool has_bias = false;
     bool is_fused = false;  // `up` has the rows of gate, then of up
     float limit = 0;        // LayerConfig::dense_limit
+    kernels::Xielu xielu = {};
   };
 
   DenseFfn(const ModelConfig& config, const Place& place)
-      : config_(config), width_(place.width), limit_(place.limit) {}
+      : config_(config), width_(place.width), limit_(place.limit), xielu_(place.xielu) {}
 
   static Expected<std::unique_ptr<DenseFfn>> load_pair(const ModelConfig& config,
                                                        const Place& place,
@@ -74,6 +75,7 @@ class DenseFfn final : public Ffn {
   const ModelConfig& config_;
   int32_t width_;
   float limit_;
+  kernels::Xielu xielu_;
   Projection gate_up_;
   Projection down_;
   Buffers buffers_;

@@ -51,6 +51,7 @@ enum class QkNorm : uint8_t {
   kHead,         // of each head
   kRow,          // of all heads as one
   kRotatedHead,  // of each head, after its rotation instead of before
+  kEachHead,     // of each head, which has weights of its own; subtracting the mean as others do
 };
 
 // The half of a layer that reads other tokens.
@@ -77,6 +78,9 @@ struct LongRope {
   int32_t original_context = 0;
   std::vector<float> short_factors;
   std::vector<float> long_factors;
+  // RopeParams::attention_factor for either, where they differ; 0: they do not.
+  float short_scale = 0;
+  float long_scale = 0;
 };
 
 // Frequencies that depend on the served context if it exceeds the trained one.
@@ -122,6 +126,14 @@ struct LayerShare {
   Portion shared;  // columns of the shared experts
 };
 
+// A layer's numbers of xIELU as files have them: those of kernels::Xielu before softplus, which
+// `below` follows with the slope added.
+struct XieluConfig {
+  float above = 0;
+  float below = 0;
+  float slope = 0;
+};
+
 // One layer: a row of the table that a model is.
 struct LayerConfig {
   // With several ranks this rank's, as are the widths.
@@ -144,6 +156,7 @@ struct LayerConfig {
   // GateMulArgs::limit of its experts, and of its dense half or shared experts; 0: none.
   float expert_limit = 0;
   float dense_limit = 0;
+  XieluConfig xielu;  // of a dense half whose function it is
   KeyChoice key_choice = KeyChoice::kAll;
   LayerShare share;
 
@@ -263,6 +276,7 @@ struct ModelConfig {
   bool qk_norm_weights = true;  // false: norms of q and k are without
   bool value_norm = false;      // of each head of V, without weights
   float value_scale = 1;        // factor of V
+  float qkv_limit = 0;          // q, k and v lie within +-this before their rotation; 0: anywhere
   kernels::GateFunction gate_function = kernels::GateFunction::kSilu;
   MoeConfig moe;
   DeltaConfig delta;

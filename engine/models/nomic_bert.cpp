@@ -56,7 +56,7 @@ Expected<void> place_experts(const Checkpoint& checkpoint, ModelConfig& config) 
   return {};
 }
 
-Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+Expected<void> configure_nomic(const Checkpoint& checkpoint, ModelConfig& config) {
   if (config.moe.num_experts > 0) SLUICE_TRY_VOID(place_experts(checkpoint, config));
   const bool is_gguf = checkpoint.kind() == CheckpointKind::kGguf;
   const bool says_gelu = config.gate_function == kernels::GateFunction::kGeluErf;
@@ -83,13 +83,13 @@ constexpr FileSpec nomic_files(std::string_view gguf, std::string_view model_typ
 
 extern const ModelSpec kNomicBertSpec;
 const ModelSpec kNomicBertSpec = {.files = nomic_files("nomic-bert", "nomic_bert"),
-                                  .configure = configure,
+                                  .configure = configure_nomic,
                                   .build = build_encoder};
 
 // GGUF files of v2; its directories are those of v1.
 extern const ModelSpec kNomicBertMoeSpec;
 const ModelSpec kNomicBertMoeSpec = {.files = nomic_files("nomic-bert-moe", ""),
-                                     .configure = configure,
+                                     .configure = configure_nomic,
                                      .build = build_encoder};
 
 }  // namespace sluice

@@ -10,7 +10,9 @@
 namespace sluice {
 
 extern const ModelSpec kAfmoeSpec;
+extern const ModelSpec kApertusSpec;
 extern const ModelSpec kArceeSpec;
+extern const ModelSpec kBaichuanSpec;
 extern const ModelSpec kBailingSpec;
 extern const ModelSpec kBambaSpec;
 extern const ModelSpec kBertSpec;
@@ -19,6 +21,7 @@ extern const ModelSpec kBloomSpec;
 extern const ModelSpec kCamembertSpec;
 extern const ModelSpec kCohere2Spec;
 extern const ModelSpec kCohereSpec;
+extern const ModelSpec kDbrxSpec;
 extern const ModelSpec kDeepseekV2Spec;
 extern const ModelSpec kDeepseekV32Spec;
 extern const ModelSpec kDeepseekV3Spec;
@@ -89,6 +92,7 @@ extern const ModelSpec kOlmoeSpec;
 extern const ModelSpec kOptSpec;
 extern const ModelSpec kPhi3Spec;
 extern const ModelSpec kPhi4MmSpec;
+extern const ModelSpec kPhiMoeSpec;
 extern const ModelSpec kPhiSpec;
 extern const ModelSpec kQwen2Spec;
 extern const ModelSpec kQwen2VlFileSpec;
@@ -116,24 +120,26 @@ extern const ModelSpec kXlmRobertaSpec;
 namespace {
 
 constexpr std::array kSpecs = {
-    &kAfmoeSpec, &kArceeSpec, &kBailingSpec, &kBambaSpec, &kBertSpec, &kBigCodeSpec, &kBloomSpec,
-    &kCamembertSpec, &kCohere2Spec, &kCohereSpec, &kDeepseekV2Spec, &kDeepseekV32Spec,
-    &kDeepseekV3Spec, &kDots1Spec, &kErnie45MoeSpec, &kErnie45Spec, &kExaone4Spec, &kExaoneSpec,
-    &kFalconH1Spec, &kFalconSpec, &kGemma2Spec, &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec,
-    &kGemmaEmbeddingSpec, &kGemmaSpec, &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGlm4vMoeSpec,
-    &kGlm4vSpec, &kGlmMoeDsaSpec, &kGpt2Spec, &kGptJSpec, &kGptOssSpec, &kGranite4Spec,
-    &kGraniteHybridSpec, &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec, &kGteSpec,
-    &kHeliumSpec, &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kInternLm2FileSpec,
-    &kInternLm2Spec, &kInternLm3Spec, &kJais2Spec, &kKimiK2Spec, &kKimiLinearSpec, &kLfm2MoeSpec,
-    &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec, &kMiniCpm3Spec, &kMiniCpmSpec,
+    &kAfmoeSpec, &kApertusSpec, &kArceeSpec, &kBaichuanSpec, &kBailingSpec, &kBambaSpec, &kBertSpec,
+    &kBigCodeSpec, &kBloomSpec, &kCamembertSpec, &kCohere2Spec, &kCohereSpec, &kDbrxSpec,
+    &kDeepseekV2Spec, &kDeepseekV32Spec, &kDeepseekV3Spec, &kDots1Spec, &kErnie45MoeSpec,
+    &kErnie45Spec, &kExaone4Spec, &kExaoneSpec, &kFalconH1Spec, &kFalconSpec, &kGemma2Spec,
+    &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec, &kGemmaEmbeddingSpec, &kGemmaSpec,
+    &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGlm4vMoeSpec, &kGlm4vSpec, &kGlmMoeDsaSpec,
+    &kGpt2Spec, &kGptJSpec, &kGptOssSpec, &kGranite4Spec, &kGraniteHybridSpec,
+    &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec, &kGteSpec, &kHeliumSpec,
+    &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kInternLm2FileSpec, &kInternLm2Spec,
+    &kInternLm3Spec, &kJais2Spec, &kKimiK2Spec, &kKimiLinearSpec, &kLfm2MoeSpec, &kLfm2Spec,
+    &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec, &kMiniCpm3Spec, &kMiniCpmSpec,
     &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec, &kMistral4Spec, &kMistralSpec,
     &kMixtralSpec, &kModernBertSpec, &kNemotronHMoeSpec, &kNemotronHSpec, &kNemotronSpec,
     &kNeoxSpec, &kNewSpec, &kNomicBertMoeSpec, &kNomicBertSpec, &kOlmo2Spec, &kOlmo3Spec,
-    &kOlmoHybridSpec, &kOlmoeSpec, &kOptSpec, &kPhi3Spec, &kPhi4MmSpec, &kPhiSpec, &kQwen25VlSpec,
-    &kQwen2MoeSpec, &kQwen2Spec, &kQwen2VlFileSpec, &kQwen2VlSpec, &kQwen35MoeSpec, &kQwen35Spec,
-    &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kQwen3VlFileSpec, &kQwen3VlMoeFileSpec,
-    &kQwen3VlMoeSpec, &kQwen3VlSpec, &kRobertaSpec, &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec,
-    &kStableLmSpec, &kStarCoder2Spec, &kStep3p5Spec, &kXlmRobertaSpec,
+    &kOlmoHybridSpec, &kOlmoeSpec, &kOptSpec, &kPhi3Spec, &kPhi4MmSpec, &kPhiMoeSpec, &kPhiSpec,
+    &kQwen25VlSpec, &kQwen2MoeSpec, &kQwen2Spec, &kQwen2VlFileSpec, &kQwen2VlSpec, &kQwen35MoeSpec,
+    &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kQwen3VlFileSpec,
+    &kQwen3VlMoeFileSpec, &kQwen3VlMoeSpec, &kQwen3VlSpec, &kRobertaSpec, &kSeedOssSpec,
+    &kSmolLm3Spec, &kSolarOpenSpec, &kStableLmSpec, &kStarCoder2Spec, &kStep3p5Spec,
+    &kXlmRobertaSpec,
 };
 
 template <typename Is>

@@ -48,8 +48,9 @@ std::vector<kernels::RopeTable> rope_tables(const ModelConfig& config, int32_t m
   std::vector<kernels::RopeTable> tables;
   for (kernels::RopeParams rope : config.ropes) {
     if (const LongRope& two = config.long_rope; two.original_context > 0) {
-      rope.freq_factors =
-          max_model_len > two.original_context ? two.long_factors : two.short_factors;
+      const bool is_long = max_model_len > two.original_context;
+      rope.freq_factors = is_long ? two.long_factors : two.short_factors;
+      if (two.long_scale != 0) rope.attention_factor = is_long ? two.long_scale : two.short_scale;
     }
     if (const DynamicRope& dynamic = config.dynamic_rope; dynamic.trained_context > 0) {
       rope.freq_base = kernels::dynamic_freq_base(

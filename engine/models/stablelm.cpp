@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// StableLM (1.6B, 3B): norms subtract the mean and have biases, a part of each head rotates. The
-// 12B, whose heads have a norm each, is refused by its tensors.
+// StableLM 2 and 3B: norms subtract the mean and have biases, a part of each head rotates. In the
+// 12B each head of q and k has a norm of its own, both halves of a layer read one norm's output.
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 
@@ -15,10 +15,28 @@ constexpr KeyDefault kStableLmDefaults[] = {
     {"partial_rotary_factor", 0.25},
 };
 
-constexpr std::string_view kStableLmHfKeys[] = {"layer_norm_eps", "use_qkv_bias"};
+constexpr TensorName kStableLmNames[] = {
+    {"self_attn.q_layernorm.norms.#", "attn_q_norm"},
+    {"self_attn.k_layernorm.norms.#", "attn_k_norm"},
+};
 
-Expected<void> configure_stablelm(const Checkpoint&, ModelConfig& config) {
+constexpr std::string_view kStableLmHfKeys[] = {
+    "layer_norm_eps", "use_qkv_bias", "qk_layernorm", "use_parallel_residual"};
+
+constexpr std::string_view kStableLmGgufKeys[] = {"use_parallel_residual"};
+
+Expected<void> configure_stablelm(const Checkpoint& checkpoint, ModelConfig& config) {
+  const Metadata& metadata = checkpoint.metadata();
   config.norm_bias = true;
+  const bool are_there = checkpoint.has("blk.0.attn_q_norm.weight") ||
+                         checkpoint.has("blk.0.attn_q_norm.0.weight");
+  SLUICE_TRY(const bool has_norms, metadata.get_bool_or("attention.qk_norm", are_there));
+  if (has_norms) config.qk_norm = QkNorm::kEachHead;
+  if (checkpoint.kind() == CheckpointKind::kGguf) {  // whatever it says of it
+    config.parallel_halves = !checkpoint.has("blk.0.ffn_norm.weight");
+    return {};
+  }
+  SLUICE_TRY(config.parallel_halves, metadata.get_bool_or("use_parallel_residual", false));
   return {};
 }
 
@@ -31,9 +49,12 @@ const ModelSpec kStableLmSpec = {.files = {.gguf = "stablelm",
                                            .defaults = kStableLmDefaults,
                                            .layer_types = LayerTypes::kFull,
                                            .is_partly_rotated = true,
-                                           .subtracts_mean = true},
+                                           .names = kStableLmNames,
+                                           .subtracts_mean = true,
+                                           .may_be_parallel = true},
                                  .configure = configure_stablelm,
                                  .build = build_decoder,
-                                 .hf_keys = kStableLmHfKeys};
+                                 .hf_keys = kStableLmHfKeys,
+                                 .gguf_keys = kStableLmGgufKeys};
 
 }  // namespace sluice

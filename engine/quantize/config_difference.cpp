@@ -68,6 +68,9 @@ void check_layer(const LayerConfig& found, const LayerConfig& expected, Differen
   differences.check("norms of a layer's q and k", found.norms_qk, expected.norms_qk);
   differences.check("limit of experts' gates", found.expert_limit, expected.expert_limit);
   differences.check("limit of other gates", found.dense_limit, expected.dense_limit);
+  differences.check("xIELU above 0", found.xielu.above, expected.xielu.above);
+  differences.check("xIELU below 0", found.xielu.below, expected.xielu.below);
+  differences.check("line of xIELU", found.xielu.slope, expected.xielu.slope);
   differences.check("sinks of a layer", found.has_sinks, expected.has_sinks);
   differences.check("rotation of a layer", found.rope, expected.rope);
   differences.check("experts of a layer", found.ffn, expected.ffn);
@@ -116,6 +119,8 @@ void check_rope(const ModelConfig& found, const ModelConfig& expected, Differenc
       "long factor", found.long_rope.long_factors, expected.long_rope.long_factors);
   differences.check_factors(
       "short factor", found.long_rope.short_factors, expected.long_rope.short_factors);
+  differences.check(
+      "scale of short contexts", found.long_rope.short_scale, expected.long_rope.short_scale);
   differences.check("context of dynamic scaling",
                     found.dynamic_rope.trained_context,
                     expected.dynamic_rope.trained_context);
@@ -139,6 +144,7 @@ void check_shape(const ModelConfig& found, const ModelConfig& expected, Differen
   differences.check(
       "groups of a token", found.moe.router.groups_kept, expected.moe.router.groups_kept);
   differences.check("scale of experts", found.moe.router.scale, expected.moe.router.scale);
+  differences.check("spread of experts", found.moe.router.spread, expected.moe.router.spread);
   differences.check("terms of the choice", found.moe.choice_bias, expected.moe.choice_bias);
   differences.check("gate of shared experts", found.moe.gated_shared, expected.moe.gated_shared);
   differences.check("biases of experts", found.moe.bias, expected.moe.bias);
@@ -174,6 +180,7 @@ std::string difference_of(const ModelConfig& found, const ModelConfig& expected)
   differences.check("norm of the embedding", found.embedding_norm, expected.embedding_norm);
   differences.check("bias of the output layer", found.output_bias, expected.output_bias);
   differences.check("learned positions", found.num_positions, expected.num_positions);
+  differences.check("limit of q, k and v", found.qkv_limit, expected.qkv_limit);
   differences.check("weights of those norms", found.qk_norm_weights, expected.qk_norm_weights);
   differences.check("gates of heads", found.gates_heads, expected.gates_heads);
   differences.check_near("scale of values", found.value_scale, expected.value_scale, kTolerance);

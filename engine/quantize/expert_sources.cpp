@@ -4,8 +4,21 @@
 #include <vector>
 
 #include "engine/weights/gguf_parse.h"
+#include "engine/weights/hf_names.h"
 
 namespace sluice {
+
+std::optional<ExpertName> expert_name(const std::string& name) {
+  for (const std::string_view many : {std::string_view("_exps."), kHeadNorm}) {
+    const size_t at = name.find(many);
+    if (at == std::string::npos) continue;
+    std::string_view rest = std::string_view(name).substr(at + many.size());
+    const std::optional<std::string> number = take_number(rest);
+    if (!number) continue;
+    return ExpertName{name.substr(0, at + many.size()), std::stoull(*number), std::string(rest)};
+  }
+  return std::nullopt;
+}
 
 SourceTensor expert_of(const CheckpointTensor& stack, uint64_t experts, uint64_t expert) {
   SourceTensor source = source_of(stack);

@@ -4,10 +4,26 @@
 #pragma once
 
 #include <cstdint>
+#include <optional>
+#include <string>
+#include <string_view>
 
 #include "engine/quantize/source_rows.h"
 
 namespace sluice {
+
+inline constexpr std::string_view kHeadNorm = "_norm.";
+
+// Parts of "blk.0.ffn_up_exps.3.weight" before, at and after the expert's number 3, or a head's of
+// "blk.0.attn_q_norm.3.weight".
+struct ExpertName {
+  std::string stem;
+  uint64_t expert = 0;
+  std::string suffix;
+};
+
+// None: the name has no number.
+std::optional<ExpertName> expert_name(const std::string& name);
 
 // Returns one expert of a stack: rows [n, k] of a matrix, or one row of biases.
 SourceTensor expert_of(const CheckpointTensor& stack, uint64_t experts, uint64_t expert);

@@ -52,9 +52,10 @@ class KeyWriter {
              static_cast<int64_t>(input_.get_uint_or("context_length", 0).value_or(0)));
     put_uint("embedding_length", config_.hidden);
     spec_.files.has_unlike_layers ? put_unlike_layers() : put_like_layers();
-    put_float(config_.norms_subtract_mean ? "attention.layer_norm_epsilon"
-                                          : "attention.layer_norm_rms_epsilon",
-              config_.norm_eps);
+    const std::string usual = "attention.layer_norm_rms_epsilon";
+    const bool is_usual = !config_.norms_subtract_mean || is_own(usual);
+    put_float(is_usual ? usual : "attention.layer_norm_epsilon", config_.norm_eps);
+    if (config_.gate_function == kernels::GateFunction::kXielu) put_xielu();
     put_uint("vocab_size", config_.vocab_size);
     if (is_own("use_parallel_residual")) {
       keys_.put_bool(prefix_ + "use_parallel_residual", config_.parallel_halves);
@@ -134,6 +135,19 @@ class KeyWriter {
     put_uint("attention.shared_kv_layers", num_readers);
     put_uint("embedding_length_per_layer_input", config_.layer_input_width);
     put_uint("rope.dimension_count_swa", config_.ropes.back().rotary_dim);
+  }
+
+  // Without the architecture in front.
+  void put_xielu() {
+    constexpr float kLeast = -1e-6F;
+    for (const auto& [key, number] : {std::pair("xielu.alpha_p", &XieluConfig::above),
+                                      std::pair("xielu.alpha_n", &XieluConfig::below),
+                                      std::pair("xielu.beta", &XieluConfig::slope)}) {
+      std::vector<float> numbers;
+      for (const LayerConfig& layer : config_.layers) numbers.push_back(layer.xielu.*number);
+      keys_.put_floats(key, numbers);
+    }
+    keys_.put_floats("xielu.eps", std::vector<float>(config_.layers.size(), kLeast));
   }
 
   void put_limits() {
@@ -226,6 +240,7 @@ class KeyWriter {
     };
     if (config_.attention_scale > 0) put_own("attention.scale", config_.attention_scale);
     if (config_.value_scale != 1) put_float("attention.value_scale", config_.value_scale);
+    if (config_.qkv_limit > 0) put_own("attention.clamp_kqv", config_.qkv_limit);
     put_own("embedding_scale", config_.embedding_scale);
     put_own("residual_scale", config_.residual_scale);
     put_own("logit_scale", 1 / double{config_.logit_scale});

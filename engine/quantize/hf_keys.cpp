@@ -184,6 +184,12 @@ constexpr OwnKey kOwnKeys[] = {
      [](const Written& w) { return Json(std::max(1, w.config.moe.router.groups_kept)); }},
     {"first_k_dense_replace", leading_dense},
     {"moe_layer_start_index", leading_dense},
+    {"rms_norm_eps", [](const Written& w) { return Json(shortest(w.config.norm_eps)); }},
+    {"router_jitter_noise",
+     [](const Written& w) { return Json(shortest(w.config.moe.router.spread / 2)); }},
+    {"lm_head_bias", [](const Written& w) { return Json(w.config.output_bias); }},
+    {"qk_layernorm", [](const Written& w) { return Json(w.config.qk_norm != QkNorm::kNone); }},
+    {"use_parallel_residual", [](const Written& w) { return Json(w.config.parallel_halves); }},
     {"use_qk_norm", [](const Written& w) { return Json(w.config.qk_norm != QkNorm::kNone); }},
     {"rotary_dim", [](const Written& w) { return Json(w.config.ropes.front().rotary_dim); }},
     {"attention_out_bias", [](const Written& w) { return Json(w.config.attention_out_bias); }},
@@ -413,7 +419,10 @@ class ConfigWriter {
                  {"short_factor", list(config_.long_rope.short_factors)},
                  {"long_factor", list(config_.long_rope.long_factors)}};
     const float scale = config_.ropes.front().attention_factor;
-    if (scale != kernels::longrope_attention_factor(context / original, original)) {
+    if (has_key("long_mscale")) {
+      json["short_mscale"] = shortest(scale);
+      json["long_mscale"] = shortest(scale);
+    } else if (scale != kernels::longrope_attention_factor(context / original, original)) {
       json["attention_factor"] = shortest(scale);
     }
     json_["original_max_position_embeddings"] = config_.long_rope.original_context;

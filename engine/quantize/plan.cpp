@@ -29,8 +29,10 @@ constexpr std::string_view kLinearNames[] = {
     "mamba_out",    "delta_q",        "delta_k",         "delta_v",       "delta_qkv",
     "delta_gate",   "delta_qkvz",     "delta_out",       "conv_in",       "conv_out"};
 
-// What recurrent layers read as vectors, although files have it in two dimensions.
-constexpr std::string_view kVectorNames[] = {"mamba_conv",
+// What layers read as vectors, although files have it in two dimensions.
+constexpr std::string_view kVectorNames[] = {"attn_q_norm",
+                                             "attn_k_norm",
+                                             "mamba_conv",
                                              "mamba_skip",
                                              "mamba_log_rate",
                                              "delta_log_rate",
@@ -57,6 +59,15 @@ std::optional<LayerName> layer_name(std::string_view name) {
   result.name = name.substr(static_cast<size_t>(end - name.begin()) + 1);
   result.name = result.name.substr(0, result.name.find('.'));
   return result;
+}
+
+// What directories of a family have in an order that is read and not written; empty: nothing.
+std::string_view own_order_of(const FileSpec& files) {
+  if (files.groups_qkv) return "rows of q, k and v that take turns";
+  if (files.is_transposed) return "matrices with a row for each input";
+  if (files.splits_qkv) return "q, k and v as one";
+  const bool is_turned = files.experts == ExpertTensors::kTransposedDown;
+  return is_turned && !files.is_encoder ? "transposed down matrices of experts" : "";
 }
 
 bool is_matrix(const SourceTensor& tensor) {
@@ -263,11 +274,9 @@ class Planner {
       return scheme->kind == TargetKind::kCodes && (are_halves || !is_mxfp4(*scheme));
     });
     const ExpertLayout experts = is_apart ? ExpertLayout::kApart : ExpertLayout::kFused;
-    if (plan_.kind == CheckpointKind::kHuggingFace && files != nullptr &&
-        (files->groups_qkv || files->is_transposed)) {
-      return wrong(checkpoint_.path() + ": found " +
-                       (files->groups_qkv ? "rows of q, k and v that take turns"
-                                          : "matrices with a row for each input") +
+    const std::string own = files == nullptr ? "" : std::string(own_order_of(*files));
+    if (plan_.kind == CheckpointKind::kHuggingFace && !own.empty()) {
+      return wrong(checkpoint_.path() + ": found " + own +
                        " in a directory, expected a type of GGUF such as Q4_K_M",
                    "to");
     }

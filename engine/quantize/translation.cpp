@@ -26,23 +26,6 @@ constexpr std::string_view kFactors = "rope_freqs.weight";
 constexpr std::string_view kLongFactors = "rope_factors_long.weight";
 constexpr std::string_view kShortFactors = "rope_factors_short.weight";
 
-// Parts of "blk.0.ffn_up_exps.3.weight" before, at and after the expert's number 3.
-struct ExpertName {
-  std::string stem;
-  uint64_t expert = 0;
-  std::string suffix;
-};
-
-std::optional<ExpertName> expert_name(const std::string& name) {
-  constexpr std::string_view kExperts = "_exps.";
-  const size_t at = name.find(kExperts);
-  if (at == std::string::npos) return std::nullopt;
-  std::string_view rest = std::string_view(name).substr(at + kExperts.size());
-  const std::optional<std::string> number = take_number(rest);
-  if (!number) return std::nullopt;
-  return ExpertName{name.substr(0, at + kExperts.size()), std::stoull(*number), std::string(rest)};
-}
-
 bool is_stack(const CheckpointTensor& tensor) {
   return tensor.name.find("_exps.weight") != std::string::npos ||
          tensor.name.find("_exps.bias") != std::string::npos;
@@ -133,6 +116,10 @@ class DirectoryTensors {
       if (tensor.latent) continue;
       SLUICE_TRY(const bool is_done, take_stacked(tensor));
       if (is_done) continue;
+      if (has_norm_of_each_head(tensor)) {
+        SLUICE_TRY_VOID(add_heads(tensor));
+        continue;
+      }
       SLUICE_TRY_VOID(is_stack(tensor) ? add_stack(tensor) : add(source_of(tensor)));
     }
     return std::move(tensors_);
@@ -141,6 +128,21 @@ class DirectoryTensors {
  private:
   static bool is_factors(std::string_view name) {
     return name == kFactors || name == kLongFactors || name == kShortFactors;
+  }
+
+  // Whether a row belongs to each head, whose norm is a tensor of its own in a directory.
+  [[nodiscard]] bool has_norm_of_each_head(const CheckpointTensor& tensor) const {
+    return tensor.num_dims == 2 && tensor.name.find(kHeadNorm) != std::string::npos &&
+           input_.kind() == CheckpointKind::kGguf && !hf_name(tensor.name, files_);
+  }
+
+  Expected<void> add_heads(const CheckpointTensor& tensor) {
+    for (uint64_t head = 0; head < tensor.dims[1]; ++head) {
+      SourceTensor source = expert_of(tensor, tensor.dims[1], head);
+      source.num_dims = 1;
+      SLUICE_TRY_VOID(add(std::move(source)));
+    }
+    return {};
   }
 
   // Takes what stacked tensors have together; down projections of experts stay a stack.
@@ -244,7 +246,8 @@ class GgufTensors {
 
   Expected<std::vector<SourceTensor>> run() {
     for (const CheckpointTensor& tensor : input_.tensors()) {
-      if (take_stacked(tensor)) continue;
+      const bool is_key = tensor.name.find(".ffn_xielu.") != std::string::npos;
+      if (is_key || take_stacked(tensor)) continue;
       SLUICE_TRY(const bool is_joined, take_qkv(tensor));
       if (is_joined) continue;
       if (const std::optional<ExpertName> name = expert_name(tensor.name)) {
@@ -302,6 +305,12 @@ class GgufTensors {
   }
 
   void add(SourceTensor source) {
+    const auto experts = static_cast<uint64_t>(config_.moe.num_experts);
+    if (source.num_dims == 2 && source.name.find("_exps.weight") != std::string::npos) {
+      source.num_dims = 3;  // all experts' rows, which are in order
+      source.dims[1] /= experts;
+      source.dims[2] = experts;
+    }
     source.stored_name = name_in_gguf(source.name, &files_);
     source.read_names = {source.name};
     tensors_.push_back(std::move(source));
@@ -309,7 +318,11 @@ class GgufTensors {
 
   Expected<void> add_stack(const std::string& name,
                            const std::map<uint64_t, const CheckpointTensor*>& parts) {
-    const auto count = static_cast<uint64_t>(config_.moe.num_experts);
+    const LayerConfig& layer = config_.layers.front();
+    const int32_t heads =
+        name.find(".attn_q_norm.") != std::string::npos ? layer.num_heads : layer.num_kv_heads;
+    const bool is_norm = name.find(kHeadNorm) != std::string::npos;
+    const auto count = static_cast<uint64_t>(is_norm ? heads : config_.moe.num_experts);
     const CheckpointTensor& first = *parts.begin()->second;
     const bool is_whole = parts.size() == count && parts.rbegin()->first + 1 == count &&
                           std::ranges::all_of(parts, [&](const auto& part) {
@@ -319,7 +332,7 @@ class GgufTensors {
       return make_error(ErrorCode::kDataLoss,
                         input_.path() + ": tensor " + sluice::in_quotes(first.stored_name) +
                             ": found " + std::to_string(parts.size()) +
-                            " experts' of one shape, expected " + std::to_string(count));
+                            " of one shape, expected " + std::to_string(count));
     }
     SourceTensor source = source_of(first);
     source.name = name;
@@ -414,6 +427,12 @@ class Translator {
                         input_.path() + ": architecture " + input_.architecture() +
                             ": found matrices of each head, which a directory has as one and "
                             "transposed; expected a type of GGUF",
+                        "to");
+    }
+    if (config_.gate_function == kernels::GateFunction::kXielu) {
+      return make_error(ErrorCode::kUnsupported,
+                        input_.path() + ": found the numbers of xIELU as keys, which a directory "
+                                        "has as tensors; expected a type of GGUF",
                         "to");
     }
     std::vector<SourceTensor> stored;

@@ -181,7 +181,9 @@ void take_gguf_metadata(const GgufFile& file, std::string_view architecture, Met
   const std::string prefix = std::string(architecture) + ".";
   for (const auto& [key, value] : file.metadata()) {
     if (key.starts_with(prefix)) add_value(key, key.substr(prefix.size()), value, metadata);
-    if (key.starts_with("general.sampling.")) add_value(key, key, value, metadata);
+    // Apertus's functions have no architecture in front.
+    const bool is_whole = key.starts_with("general.sampling.") || key.starts_with("xielu.");
+    if (is_whole) add_value(key, key, value, metadata);
   }
 }
 

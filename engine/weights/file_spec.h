@@ -49,7 +49,7 @@ enum class ExpertTensors : uint8_t {
   kStackedAlone,  // the same of experts, while dense halves have their matrices apart
   kTransposed,    // one tensor of gate and up, whose columns are input rows and alternate; biases
   kTransposedHalves,  // the same without biases, gate's columns before up's; or kApart
-  // Without gates: one matrix of all experts' up rows, one of their down matrices' columns.
+  // One matrix of all experts' up rows, likewise gate rows, one of their down matrices' columns.
   kTransposedDown,
 };
 
@@ -89,9 +89,15 @@ struct FileSpec {
   bool has_latents = false;     // attention caches one compressed vector a token
   bool has_indexers = false;    // and layers read the keys that an indexer chooses
   bool groups_qkv = false;      // directories have rows of q, k and v by KV head (reordered.h)
+  // Directories have q, k and v of equal heads as one, GGUF files apart.
+  bool splits_qkv = false;
+  // Directories with so many tokens have an output layer whose rows count by their directions
+  // alone; 0: none have.
+  uint64_t normalized_vocab = 0;
   bool joins_qkv = false;       // GGUF files have q, k and v as one
   bool is_transposed = false;   // directories have a layer's matrices with an input's rows
   bool may_be_parallel = false;  // where a file says that both halves read the stream
+  bool limits_qkv = false;       // where a file says how far q, k and v may go
   bool has_image_positions = false;  // three for a token ("mrope"), which are equal for text
   // The module after the layers has an output layer of its own; other modules use the model's.
   bool has_module_output = false;

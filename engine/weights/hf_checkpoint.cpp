@@ -76,13 +76,19 @@ constexpr QuantizationFile kQuantizationFiles[] = {{"hf_quant_config.json", "mod
 // layer; otherwise empty.
 std::string take_fused_layer(std::string& name, const FileSpec* spec) {
   std::string_view rest = without_prefix(name);
-  if (rest.starts_with("model.")) rest.remove_prefix(std::string_view("model.").size());
-  if (rest.starts_with("encoder.")) rest.remove_prefix(std::string_view("encoder.").size());
-  constexpr std::string_view kLayers = "layers.";
-  if (!rest.starts_with(kLayers)) return {};
-  rest.remove_prefix(kLayers.size());
+  const auto take = [&rest](std::string_view start) {
+    const bool is_there = rest.starts_with(start);
+    if (is_there) rest.remove_prefix(start.size());
+    return is_there;
+  };
+  if (spec == nullptr) return {};
+  if (!take(spec->layers_place)) {
+    take("model.");
+    take("encoder.");
+    if (!take("layers.")) return {};
+  }
   const std::optional<std::string> layer = take_number(rest);
-  if (!layer || spec == nullptr || !is_fused_expert_tensor(rest, *spec)) return {};
+  if (!layer || !is_fused_expert_tensor(rest, *spec)) return {};
   name = std::string(rest);
   return "blk." + *layer + ".";
 }
@@ -97,6 +103,12 @@ bool is_ignored(std::string_view stored, bool tied_embeddings) {
     if (stored.ends_with(mask)) return true;  // which tokens see which
   }
   return other_part(stored) != nullptr;
+}
+
+// Whether it is a number without a dimension, of a function that has some.
+bool is_scalar(const SafetensorsTensor& tensor, const FileSpec* spec) {
+  return spec != nullptr && spec->function == "xielu" && tensor.shape.empty() && tensor.type &&
+         float_format(*tensor.type);
 }
 
 bool exists(const std::string& path) {
@@ -413,6 +425,16 @@ Expected<void> HfCheckpoint::add_part(CheckpointTensor tensor) {
       tensor.name.starts_with("blk.")) {
     SLUICE_TRY_VOID(transpose(tensor, memory_));
   }
+  const uint64_t vocab = file_spec_ == nullptr ? 0 : file_spec_->normalized_vocab;
+  if (vocab > 0 && tensor.name == "output.weight" && tensor.dims[1] == vocab) {
+    SLUICE_TRY_VOID(normalize_rows(tensor, memory_));
+  }
+  if (file_spec_ != nullptr && file_spec_->splits_qkv &&
+      tensor.name.find(".attn_qkv.") != std::string::npos) {
+    SLUICE_TRY(const auto parts, split_equal_qkv(tensor));
+    for (const CheckpointTensor& part : parts) add_tensor(part);
+    return {};
+  }
   if (!is_grouped) {
     add_tensor(std::move(tensor));
     return {};
@@ -436,6 +458,7 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
     if (is_ids) continue;
     SLUICE_TRY(const bool is_quantized, quantized_.take(tensor, path));
     if (is_quantized) continue;
+    if (is_scalar(tensor, file_spec_)) tensor.unreadable.reset();
     if (tensor.unreadable) return tl::unexpected(std::move(*tensor.unreadable));
     const bool are_stacked =
         experts_ == ExpertTensors::kStacked || experts_ == ExpertTensors::kStackedAlone;

@@ -29,8 +29,8 @@ struct Row {
 };
 
 constexpr Row kRows[] = {
-    {"block_count", {"num_hidden_layers", "n_layer", "num_layers"}},
-    {"embedding_length", {"hidden_size", "n_embd", "n_embed"}},
+    {"block_count", {"num_hidden_layers", "n_layer", "n_layers", "num_layers"}},
+    {"embedding_length", {"hidden_size", "n_embd", "n_embed", "d_model"}},
     {"feed_forward_length",
      {"block_ff_dim",
       "intermediate_size_mlp",
@@ -39,11 +39,12 @@ constexpr Row kRows[] = {
       "ffn_dim",
       "ffn_hidden_size"}},
     {"intermediate_size", {"intermediate_size"}},
-    {"attention.head_count", {"num_attention_heads", "n_head"}},
+    {"attention.head_count", {"num_attention_heads", "n_head", "n_heads"}},
     {"attention.head_count_kv", {"num_key_value_heads", "num_attention_groups"}},
     {"attention.key_length", {"head_dim", "attention_head_dim"}},
     {"context_length",
-     {"max_position_embeddings", "max_trained_positions", "n_positions", "seq_length", "model_max_length"}},
+     {"max_position_embeddings", "max_trained_positions", "n_positions", "seq_length", "max_seq_len", "model_max_length"}},
+    {"trained_positions", {"max_position_embeddings"}},
     {"vocab_size", {"vocab_size"}},
     {"attention.layer_norm_epsilon", {"layer_norm_eps", "norm_eps", "layer_norm_epsilon", "norm_epsilon"}},
     {"attention.layer_norm_rms_epsilon",
@@ -112,9 +113,10 @@ constexpr Row kRows[] = {
     {"interleave_moe_layer_step", {"moe_layer_interval", "interleave_moe_layer_step"}},
     {"last_moe_layer", {"moe_layer_end_index"}},
     {"moe_every_n_layers", {"moe_every_n_layers"}},
-    {"attention.qk_norm", {"use_qk_norm"}},
+    {"attention.qk_norm", {"use_qk_norm", "qk_layernorm"}},
     {"attention.clamp_kqv", {"clip_qkv"}},
     {"attention_out_bias", {"attention_out_bias"}},
+    {"expert_jitter", {"router_jitter_noise"}},
     {"decoder_sparse_step", {"decoder_sparse_step"}},
     {"full_attention_interval", {"full_attention_interval"}},
     {"ffn_adjusts_width", {"block_auto_adjust_ff_dim"}},
@@ -197,6 +199,8 @@ constexpr Row kRopeRows[] = {
     {"rope.scaling.attn_factor", {"attention_factor"}},
     {"rope.scaling.short_factor", {"short_factor"}},
     {"rope.scaling.long_factor", {"long_factor"}},
+    {"rope.scaling.short_scale", {"short_mscale"}},
+    {"rope.scaling.long_scale", {"long_mscale"}},
     {"partial_rotary_factor", {"partial_rotary_factor", "rotary_pct"}},
 };
 
@@ -214,6 +218,21 @@ constexpr Row kLinearAttentionRows[] = {
     {"ssm.state_size", {"head_dim"}},
     {"ssm.group_count", {"num_heads"}},
     {"ssm.conv_kernel", {"short_conv_kernel_size"}},
+};
+
+// DBRX's attention and experts.
+constexpr Row kAttentionRows[] = {
+    {"attention.head_count_kv", {"kv_n_heads"}},
+    {"attention.clamp_kqv", {"clip_qkv"}},
+    {"rope.freq_base", {"rope_theta"}},
+};
+
+constexpr Row kExpertRows[] = {
+    {"feed_forward_length", {"ffn_hidden_size"}},
+    {"expert_count", {"moe_num_experts"}},
+    {"expert_used_count", {"moe_top_k"}},
+    {"expert_weights_power", {"moe_normalize_expert_weights"}},
+    {"hidden_act", {"name"}},
 };
 
 constexpr Row kLocalRopeRows[] = {
@@ -289,6 +308,14 @@ void take_rows_of(const Json& parent,
                   Metadata& metadata) {
   const Json* object = json_field(parent, name);
   if (object != nullptr && object->is_object()) take_rows(*object, rows, name + ".", metadata);
+}
+
+// Takes what stands in an object for each half of a layer.
+void take_halves(const Json& config, Metadata& metadata) {
+  take_rows_of(config, "attn_config", kAttentionRows, metadata);
+  take_rows_of(config, "ffn_config", kExpertRows, metadata);
+  const Json* const experts = json_field(config, "ffn_config");
+  if (experts != nullptr) take_rows_of(*experts, "ffn_act_fn", kExpertRows, metadata);
 }
 
 // The key of metadata.h that this spelling of config.json has.
@@ -513,6 +540,7 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   take_rows_of(root, "eagle_config", kEagleRows, result.metadata);
   take_rows_of(config, "linear_attn_config", kLinearAttentionRows, result.metadata);
   take_rope(config, result.metadata);
+  take_halves(config, result.metadata);
   rename_early_longrope(spec, result.metadata);
   if (!config.contains("rope_parameters") && !config.contains("rope_scaling")) {
     take_defaults(config, spec, spec.rope_defaults, result.metadata);

@@ -108,7 +108,7 @@ const TensorName& layer_name_of_ours(const FileSpec& spec, std::string_view ours
   return find_stored(spec.names, usual.stored).ours.empty() ? usual : kNothing;
 }
 
-// Cuts the first number between dots out of a name, leaving '#'.
+// Cuts the first number between dots out of a name that ends with one, leaving '#'.
 std::string take_expert(std::string_view name, std::string& expert) {
   for (size_t dot = name.find('.'); dot != std::string_view::npos; dot = name.find('.', dot + 1)) {
     std::string_view rest = name.substr(dot + 1);
@@ -127,7 +127,9 @@ std::string ours_in_layer(const FileSpec* spec, std::string_view stored) {
   const size_t dot = stored.rfind('.');
   if (dot == std::string_view::npos) return {};
   std::string expert;
-  const TensorName& found = layer_name(spec, take_expert(stored.substr(0, dot), expert));
+  std::string stem = take_expert(stored.substr(0, dot + 1), expert);
+  stem.pop_back();
+  const TensorName& found = layer_name(spec, stem);
   if (found.ours.empty()) return {};
   return std::string(found.ours) + (expert.empty() ? "" : "." + expert) +
          std::string(stored.substr(dot));

@@ -2,7 +2,9 @@
 #include "engine/weights/reordered.h"
 
 #include <algorithm>
+#include <cmath>
 #include <cstring>
+#include <string_view>
 #include <utility>
 
 #include "quant/format.h"
@@ -54,6 +56,59 @@ Expected<SplitQkv> split_grouped_qkv(const CheckpointTensor& whole, const Metada
     result.tensors.push_back(std::move(part));
   }
   return result;
+}
+
+Expected<std::array<CheckpointTensor, 3>> split_equal_qkv(const CheckpointTensor& whole) {
+  const uint64_t rows = whole.dims[1];
+  if (whole.coded || whole.num_dims != 2 || rows % 3 != 0) {
+    return make_error(whole.coded ? ErrorCode::kUnsupported : ErrorCode::kDataLoss,
+                      whole.file + ": tensor " + whole.stored_name + ": found " +
+                          (whole.coded ? "codes" : std::to_string(rows) + " rows") +
+                          ", expected floats, as many rows of q, of k and of v");
+  }
+  std::array<CheckpointTensor, 3> parts = {whole, whole, whole};
+  const size_t bytes = whole.data.size() / 3;
+  for (size_t i = 0; i < parts.size(); ++i) {
+    std::string& name = parts[i].name;
+    name.replace(name.find("qkv"), std::string_view("qkv").size(), 1, "qkv"[i]);
+    parts[i].dims[1] = rows / 3;
+    parts[i].data = whole.data.subspan(i * bytes, bytes);
+  }
+  return parts;
+}
+
+Expected<void> normalize_rows(CheckpointTensor& matrix,
+                              std::vector<std::vector<std::byte>>& memory) {
+  const WeightFormat format = matrix.format;
+  const bool are_floats = format == WeightFormat::kF32 || format == WeightFormat::kF16 ||
+                          format == WeightFormat::kBF16;
+  if (matrix.coded || !are_floats) {
+    return make_error(ErrorCode::kUnsupported,
+                      matrix.file + ": tensor " + matrix.stored_name +
+                          ": found codes, expected floats: its rows are normalized");
+  }
+  const auto width = static_cast<int64_t>(matrix.dims[0]);
+  const auto row_size = static_cast<size_t>(row_bytes(format, width));
+  std::vector<std::byte>& out = memory.emplace_back(matrix.data.size());
+  std::vector<float> row(matrix.dims[0]);
+  for (size_t at = 0; at < out.size(); at += row_size) {
+    dequantize_row(format, matrix.data.data() + at, width, row.data());
+    double squares = 0;
+    for (const float x : row) squares += double{x} * double{x};
+    const double length = std::max(std::sqrt(squares), 1e-12);
+    for (size_t i = 0; i < row.size(); ++i) {
+      const auto value = static_cast<float>(double{row[i]} / length);
+      if (format == WeightFormat::kF32) {
+        std::memcpy(out.data() + at + 4 * i, &value, 4);
+        continue;
+      }
+      const uint16_t bits =
+          format == WeightFormat::kF16 ? float_to_half(value) : float_to_bf16(value);
+      std::memcpy(out.data() + at + 2 * i, &bits, 2);
+    }
+  }
+  matrix.data = out;
+  return {};
 }
 
 Expected<void> transpose(CheckpointTensor& matrix, std::vector<std::vector<std::byte>>& memory) {

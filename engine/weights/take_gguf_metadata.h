@@ -9,7 +9,8 @@
 
 namespace sluice {
 
-// Takes this architecture's keys without its prefix, and the sampling keys with theirs.
+// Takes this architecture's keys without its prefix, and those of sampling and of xIELU with
+// theirs.
 void take_gguf_metadata(const GgufFile& file, std::string_view architecture, Metadata& metadata);
 
 }  // namespace sluice

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operators of kernels/elementwise.h and the quantization of kernels/gemm.h. No GPU has run
-// sigmoid gates, GELU by erf, limits of gates, rows of e4m3, static scales or embeddings of FP8,
-// NVFP4, INT4, INT8 per 32 yet.
+// sigmoid gates, GELU by erf, limits of gates and of rows, rows of e4m3, static scales or
+// embeddings of FP8, NVFP4, INT4, INT8 per 32 yet.
 #include <algorithm>
 #include <type_traits>
 
@@ -98,9 +98,9 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   float* const x = args.x + blockIdx.x * args.x_stride;
   const float inverse = __fdiv_rn(1.0F, args.soft_cap);
   for_elements(args.n, [&](int32_t i) {
-    const float scaled = __fmul_rn(x[i], args.scale);
-    x[i] =
-        args.soft_cap == 0 ? scaled : __fmul_rn(args.soft_cap, tanh_of(__fmul_rn(scaled, inverse)));
+    float value = __fmul_rn(x[i], args.scale);
+    if (args.soft_cap != 0) value = __fmul_rn(args.soft_cap, tanh_of(__fmul_rn(value, inverse)));
+    x[i] = args.limit == 0 ? value : higher_of(-args.limit, lower_of(args.limit, value));
   });
 }
 
@@ -216,6 +216,8 @@ void launch_gate_mul(Stream stream, const GateMulArgs& args) {
       return start.template operator()<GateFunction::kGeluTanhAlone>();
     case GateFunction::kRelu:
       return start.template operator()<GateFunction::kRelu>();
+    case GateFunction::kXielu:
+      SLUICE_UNREACHABLE("check_gate_function() refuses xIELU");
   }
 }
 

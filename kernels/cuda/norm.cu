@@ -2,7 +2,7 @@
 // The norms of kernels/norm.h: a block a row, or a warp a head where heads are short. An H200 ran
 // them when a row had room for its values alone, past which memcheck saw the compiler read. With
 // room in whole fours, with an INT8 row's weights read once, and with a mean to subtract, no GPU
-// has run them, nor norms of joined heads, nor of heads that leave their input.
+// has run them, nor norms of joined heads, of heads that leave their input, or have weights each.
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/norm_rows.h"
@@ -80,9 +80,10 @@ __global__ void __launch_bounds__(32 * kHeadsPerBlock, 1)
   }
   __syncwarp();
   const float r = factors[warp];
+  const float* const weights = args.weight + index % args.num_heads * args.weight_step;
 #pragma unroll 4
   for (int32_t i = lane; i < args.n; i += 32) {
-    const float scaled = __fmul_rn(__fmul_rn(own[i], r), args.weight[i]);
+    const float scaled = __fmul_rn(__fmul_rn(own[i], r), weights[i]);
     const float more = args.bias == nullptr ? 0.0F : args.bias[i];
     out[i] = args.subtracts_mean ? __fadd_rn(scaled, more) : scaled;
   }
@@ -107,11 +108,12 @@ __global__ void __launch_bounds__(kMostThreads, 1)
   if (args.subtracts_mean) subtract_mean_of_block(staged, args.n);
   const float r = inverse_rms_of_block(staged, args.n, args.eps);
   const bool wide_out = is_wide(out);
-  const bool wide_weight = is_wide(args.weight);
+  const float* const weights = args.weight + index % args.num_heads * args.weight_step;
+  const bool wide_weight = is_wide(weights);
   const NormBias bias = {.adds = args.subtracts_mean, .bias = args.bias};
 #pragma unroll 4
   for (auto i = static_cast<int32_t>(4 * threadIdx.x); i < args.n; i += step) {
-    const Four weight = load_four(args.weight, i, args.n, wide_weight);
+    const Four weight = load_four(weights, i, args.n, wide_weight);
     const Four value = normed(load_four(staged, i, args.n, true), r, weight);
     store_four(out, i, args.n, wide_out, bias.added(value, i, args.n));
   }

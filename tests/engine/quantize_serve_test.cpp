@@ -235,6 +235,8 @@ std::string_view refused_by(const std::string& name) {
       name.starts_with("falcon-o") || name == "bloom") {
     return "found rows of q, k and v that take turns";
   }
+  if (name.starts_with("baichuan")) return "found q, k and v as one";
+  if (name == "dbrx") return "found transposed down matrices of experts";
   if (name == "gpt2") return "found matrices with a row for each input";
   return name.starts_with("step3p") ? "found all experts of a layer, expected a matrix each" : "";
 }

@@ -146,6 +146,13 @@ TEST(TensorParallel, EveryArchitectureGivesTheBitsOfOneRank) {
       {"gpt2", {}},
       {"gptj", {}},
       {"bloom", {}},
+      {"apertus", {}},
+      // A norm of each head's own; experts weighed one after the other.
+      {"command-r-plus", {}},
+      {"stablelm-12b", {}},
+      {"phimoe", {{"intermediate_size", 256}, {"rope_parameters", nullptr}}},
+      {"dbrx", {{"ffn_config", {{"ffn_hidden_size", 256}}}}},
+      {"baichuan-13b", {{"num_key_value_heads", 8}, {"max_position_embeddings", nullptr}}},
       {"opt", {{"word_embed_proj_dim", nullptr}}},
       {"glm-moe-dsa", {{"v_head_dim", 32}, {"moe_intermediate_size", 288}, {"index_topk", 20}}},
   };

@@ -127,7 +127,12 @@ std::vector<float> gated(const ExecContext& ctx,
   AlignedBytes bytes(activation_bytes(ActivationFormat::kFloat, 1, n));
   const Activations out = carve_activations(ActivationFormat::kFloat, 1, n, bytes.data);
   gate_mul(ctx,
-           {.gate = gate.data(), .up = up.data(), .stride = n, .function = function, .out = out});
+           {.gate = gate.data(),
+            .up = up.data(),
+            .stride = n,
+            .function = function,
+            .xielu = {.above = 0.75F, .below = 1.25F, .slope = 0.5F},
+            .out = out});
   const auto* values = static_cast<const float*>(out.data);
   return {values, values + align_up(n, 32)};
 }
@@ -156,6 +161,9 @@ TEST(GateMul, EveryFunctionMatchesDoublesAndEveryInstructionSet) {
     if (function == GateFunction::kGeluErf) return normal * u;
     if (function == GateFunction::kGeluTanhAlone) return gelu(g, 1);
     if (function == GateFunction::kRelu) return std::max(g, 0.0);
+    if (function == GateFunction::kXielu) {
+      return (g > 0 ? 0.75 * g * g : 1.25 * (std::expm1(g) - g)) + 0.5 * g;
+    }
     return function == GateFunction::kGeluTanh ? gelu(g, u) : clamped(g, u);
   };
   for (const GateFunction function : {GateFunction::kSilu,
@@ -166,7 +174,8 @@ TEST(GateMul, EveryFunctionMatchesDoublesAndEveryInstructionSet) {
                                       GateFunction::kGelu,
                                       GateFunction::kGeluErf,
                                       GateFunction::kGeluTanhAlone,
-                                      GateFunction::kRelu}) {
+                                      GateFunction::kRelu,
+                                      GateFunction::kXielu}) {
     std::vector<float> reference;
     for (const auto& device : test::devices({1})) {
       const std::vector<float> got = gated(device.device->context(), function, gate, up);
@@ -185,6 +194,41 @@ TEST(GateMul, EveryFunctionMatchesDoublesAndEveryInstructionSet) {
       EXPECT_EQ(std::memcmp(got.data(), reference.data(), got.size() * 4), 0) << device.name;
     }
   }
+}
+
+// Below 0 its curve is what is left of an exponential without its first two terms: without a slope
+// to hide it the error is relative, near 0 as well.
+TEST(GateMul, XieluIsExactNearZero) {
+  std::vector<float> gate;
+  for (float g = -8; g < -1e-6F; g *= 0.83F) gate.push_back(g);
+  gate.push_back(-0.25F);
+  const auto n = static_cast<int32_t>(gate.size());
+  std::vector<float> reference;
+  for (const auto& device : test::devices({1})) {
+    AlignedBytes bytes(activation_bytes(ActivationFormat::kFloat, 1, n));
+    const Activations out = carve_activations(ActivationFormat::kFloat, 1, n, bytes.data);
+    gate_mul(device.device->context(),
+             {.gate = gate.data(),
+              .up = nullptr,
+              .stride = n,
+              .function = GateFunction::kXielu,
+              .xielu = {.above = 0, .below = 1, .slope = 0},
+              .out = out});
+    const auto* const values = static_cast<const float*>(out.data);
+    for (size_t i = 0; i < gate.size(); ++i) {
+      const long double g = gate[i];
+      const long double near = g * g * (0.5L + g / 6 + g * g / 24);
+      const auto wanted = static_cast<double>(g > -1e-3L ? near : std::expm1(g) - g);
+      EXPECT_NEAR(double{values[i]}, wanted, 2e-6 * wanted) << device.name << gate[i];
+    }
+    if (reference.empty()) reference = {values, values + n};
+    EXPECT_EQ(std::memcmp(values, reference.data(), reference.size() * 4), 0) << device.name;
+  }
+  EXPECT_TRUE(check_gate_function(DeviceType::kCpu, GateFunction::kXielu));
+  EXPECT_TRUE(check_gate_function(DeviceType::kCuda, GateFunction::kSilu));
+  const auto refused = check_gate_function(DeviceType::kCuda, GateFunction::kXielu);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("xIELU has no GPU kernel"), std::string::npos);
 }
 
 TEST(AddRows, AddsScaledRowsAndTouchesNothingElse) {
@@ -238,6 +282,27 @@ TEST(ScaleRows, ScalesThenCaps) {
       if (reference.empty()) reference = out;
       EXPECT_EQ(std::memcmp(out.data(), reference.data(), out.size() * 4), 0) << device.name;
     }
+  }
+}
+
+// The limit is of what was scaled and capped; a NaN stays one.
+TEST(ScaleRows, LimitsWhatItHasScaled) {
+  std::vector<float> x = {3, -3, 10, -10, std::nanf(""), 0.5F, -0.0F};
+  x.resize(19, 100);
+  for (const auto& device : test::devices({1})) {
+    std::vector<float> out = x;
+    scale_rows(device.device->context(),
+               {.x = out.data(),
+                .x_stride = 19,
+                .num_rows = 1,
+                .n = 18,
+                .scale = 2,
+                .limit = 7});
+    EXPECT_EQ(std::vector(out.begin(), out.begin() + 4), (std::vector<float>{6, -6, 7, -7}));
+    EXPECT_TRUE(std::isnan(out[4])) << device.name;
+    EXPECT_EQ(out[5], 1) << device.name;
+    EXPECT_EQ(out[17], 7) << device.name;
+    EXPECT_EQ(out[18], 100) << device.name;
   }
 }
 

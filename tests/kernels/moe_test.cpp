@@ -206,6 +206,37 @@ TEST(MoeRoute, GroupsWithTheBestOneTakePart) {
   }
 }
 
+// Each pick is weighed among those near it that were not picked: 4 and 3.75 are near 4.25, 3 is
+// not; then 3.75 is near 4. What is near depends on sizes, of negative logits too.
+TEST(MoeRoute, WeighsOneAfterTheOther) {
+  const Router router = {
+      .score = RouterScore::kOneByOne, .normalize = false, .scale = 2, .spread = 0.125F};
+  const std::vector<float> logits = {3, 4.25F, 3.75F, 4, -6};
+  const std::vector<float> negative = {-4, -3, -3.25F, -9, -3.5F};
+  const auto share = [](std::vector<double> others) {
+    double sum = 1;
+    for (const double distance : others) sum += std::exp(-distance);
+    return 2 / sum;
+  };
+  std::vector<float> reference;
+  for (const auto& device : test::devices({1, 2})) {
+    const Routed got = route(device.device->context(), logits, 5, 2, router);
+    EXPECT_EQ(got.ids, (std::vector<int32_t>{1, 3})) << device.name;
+    EXPECT_NEAR(double{got.weights[0]}, share({0.5, 0.25}), 1e-6) << device.name;
+    EXPECT_NEAR(double{got.weights[1]}, share({0.25}), 1e-6) << device.name;
+    const Routed below = route(device.device->context(), negative, 5, 2, router);
+    EXPECT_EQ(below.ids, (std::vector<int32_t>{1, 2})) << device.name;
+    EXPECT_NEAR(double{below.weights[0]}, share({0.25}), 1e-6) << device.name;
+    EXPECT_NEAR(double{below.weights[1]}, share({0.25}), 1e-6) << device.name;
+    if (reference.empty()) reference = got.weights;
+    EXPECT_EQ(got.weights, reference) << device.name;
+  }
+  EXPECT_TRUE(check_router(DeviceType::kCpu, router));
+  const auto refused = check_router(DeviceType::kCuda, router);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("one expert after the other"), std::string::npos);
+}
+
 TEST(MoeRoute, ASumNearZeroIsRaisedToTheFloor) {
   const std::vector<float> logits = {-80, -81, -82};
   Router router = {.score = RouterScore::kSigmoid, .floor = 1e-12F};

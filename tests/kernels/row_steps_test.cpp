@@ -268,5 +268,37 @@ TEST(GatedNorm, GatesAndThenNormsEachGroup) {
   }
 }
 
+TEST(HeadNorm, HeadsMayHaveWeightsOfTheirOwn) {
+  constexpr int32_t kRows = 2;
+  constexpr int32_t kHeads = 3;
+  constexpr int32_t kWidth = 21;
+  constexpr int64_t kStride = 70;
+  test::Random random(33);
+  const std::vector<float> x = random.normals(kRows * kStride);
+  const std::vector<float> weight = random.normals(kHeads * kWidth);
+  for (const auto& device : test::devices({1, 2})) {
+    HeadNormArgs args{.x = nullptr,
+                      .x_stride = kStride,
+                      .num_rows = kRows,
+                      .num_heads = kHeads,
+                      .n = kWidth,
+                      .weight = weight.data(),
+                      .eps = 1e-6F,
+                      .subtracts_mean = true,
+                      .weight_step = kWidth};
+    std::vector<float> together = x;
+    args.x = together.data();
+    head_norm(device.device->context(), args);
+    std::vector<float> apart = x;
+    args.num_heads = 1;
+    for (int32_t head = 0; head < kHeads; ++head) {
+      args.x = apart.data() + head * kWidth;
+      args.weight = weight.data() + head * kWidth;
+      head_norm(device.device->context(), args);
+    }
+    EXPECT_EQ(together, apart) << device.name;
+  }
+}
+
 }  // namespace
 }  // namespace sluice::kernels::testing

@@ -122,13 +122,14 @@ struct SimdTable {
   // Rows.
   void (*rope_row)(const RopeRow& row);
   void (*kv_row)(const KvRow& row);
-  void (*gate_mul_row)(GateFunction function,
-                       float limit,
+  // `args`: the function and its numbers, not where its rows are.
+  void (*gate_mul_row)(const GateMulArgs& args,
                        const float* gate,
                        const float* up,
                        const QuantizedRow& out);
   void (*add_row)(float* x, const float* y, float scale, int32_t n);
-  void (*scale_row)(float* x, int32_t n, float scale, float soft_cap);
+  // Likewise.
+  void (*scale_row)(const ScaleRowsArgs& args, float* x);
   void (*join_row)(const PartsRow& row);
   int32_t (*row_magnitude)(const float* x, int32_t n);
   void (*moe_route_row)(const MoeRow& row);

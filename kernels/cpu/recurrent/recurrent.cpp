@@ -274,7 +274,8 @@ void run_rows(const SimdTable& simd, const GatedSquaresArgs& args, int64_t begin
     const Activations in_place = {
         .format = ActivationFormat::kFloat, .num_rows = 1, .k = width, .data = x};
     const float* const gate = args.gate + row * args.gate_stride;
-    simd.gate_mul_row(GateFunction::kSilu, 0.0F, gate, x, quantized_row(in_place, 0));
+    const GateMulArgs silu = {.gate = gate, .up = x, .stride = 0, .out = in_place};
+    simd.gate_mul_row(silu, gate, x, quantized_row(in_place, 0));
     std::fill_n(sums, args.whole, 0.0F);
     for (int32_t head = 0; head < args.num_heads; ++head) {
       sums[args.first + head] = simd.sum_of_squares(x + int64_t{head} * args.n, args.n);

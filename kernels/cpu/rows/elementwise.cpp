@@ -32,8 +32,7 @@ void run_rows(const SimdTable& simd, const GateMulArgs& args, int64_t begin, int
   const bool all = args.rows.data() == nullptr;
   for (int64_t i = begin; i < end; ++i) {
     const int64_t row = all ? i : args.rows[static_cast<size_t>(i)];
-    simd.gate_mul_row(args.function,
-                      args.limit,
+    simd.gate_mul_row(args,
                       args.gate + row * args.stride,
                       args.up == nullptr ? nullptr : args.up + row * args.stride,
                       quantized_row(args.out, row));
@@ -48,7 +47,7 @@ void run_rows(const SimdTable& simd, const AddRowsArgs& args, int64_t begin, int
 
 void run_rows(const SimdTable& simd, const ScaleRowsArgs& args, int64_t begin, int64_t end) {
   for (int64_t row = begin; row < end; ++row) {
-    simd.scale_row(args.x + row * args.x_stride, args.n, args.scale, args.soft_cap);
+    simd.scale_row(args, args.x + row * args.x_stride);
   }
 }
 

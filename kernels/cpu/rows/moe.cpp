@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <cmath>
 #include <limits>
 
 #include "engine/core/status.h"
@@ -141,7 +142,39 @@ class ScoreRow {
   ExpertFloats values_;  // what the choice compares
 };
 
+// RouterScore::kOneByOne. Weights follow their experts into the order of ids.
+void route_one_by_one(const SimdTable& simd, const MoeRouteArgs& args, int64_t row) {
+  const float* const logits = args.logits + row * args.num_experts;
+  std::array<bool, kMaxExperts> taken{};
+  ExpertFloats weights{};
+  for (int32_t j = 0; j < args.top_k; ++j) {
+    const int32_t best = best_expert(logits, args.num_experts, taken.data());
+    const float top = logits[best];
+    ExpertFloats powers{};
+    std::array<bool, kMaxExperts> are_near{};
+    for (int32_t e = 0; e < args.num_experts; ++e) {
+      const auto at = static_cast<size_t>(e);
+      const bool is_far = (top - logits[e]) / std::max(std::fabs(logits[e]), top) >
+                          args.router.spread;
+      are_near[at] = !taken[at] && !is_far;
+      powers[at] = logits[e] - top;
+    }
+    simd.map(MathFunction::kExp, powers.data(), args.num_experts, powers.data());
+    for (size_t at = 0; at < powers.size(); ++at) powers[at] = are_near[at] ? powers[at] : 0;
+    taken[static_cast<size_t>(best)] = true;
+    weights[static_cast<size_t>(best)] =
+        1.0F / sum_in_lanes(powers, args.num_experts) * args.router.scale;
+  }
+  int64_t place = row * args.top_k;
+  for (int32_t e = 0; e < args.num_experts; ++e) {
+    if (!taken[static_cast<size_t>(e)]) continue;
+    args.ids[place] = e;
+    args.weights[place++] = weights[static_cast<size_t>(e)];
+  }
+}
+
 void route_row(const SimdTable& simd, const MoeRouteArgs& args, int64_t row) {
+  if (args.router.score == RouterScore::kOneByOne) return route_one_by_one(simd, args, row);
   if (!chooses_by_logit(args)) {
     ScoreRow(simd, args, row);
     return;

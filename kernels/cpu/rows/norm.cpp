@@ -38,7 +38,9 @@ void run_rows(const SimdTable& simd, const HeadNormArgs& args, int64_t begin, in
     float* const out = (args.out == nullptr ? args.x : args.out) + row * args.x_stride;
     if (out != x) std::copy_n(x, args.num_heads * args.n, out);
     for (int32_t head = 0; head < args.num_heads; ++head) {
-      simd.norm_in_place(out + int64_t{head} * args.n, norm_of(args), args.n);
+      RowNorm norm = norm_of(args);
+      norm.weight += head * args.weight_step;
+      simd.norm_in_place(out + int64_t{head} * args.n, norm, args.n);
     }
   }
 }

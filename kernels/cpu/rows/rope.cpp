@@ -136,7 +136,12 @@ void turn_row(const SimdTable& simd, const RopeWriteKvArgs& args, int64_t token)
     }
   }
   if (args.table == nullptr || args.table->query_scales() == nullptr) return;
-  simd.scale_row(q, args.num_heads * head_dim, args.table->query_scales()[position], 0);
+  const ScaleRowsArgs scale = {.x = q,
+                               .x_stride = 0,
+                               .num_rows = 1,
+                               .n = args.num_heads * head_dim,
+                               .scale = args.table->query_scales()[position]};
+  simd.scale_row(scale, q);
 }
 
 }  // namespace

@@ -166,13 +166,26 @@ SLUICE_INLINE V16 gelu_tanh(V16 g) {
   return mul(mul(broadcast(0.5F), g), bent);
 }
 
+SLUICE_INLINE V16 xielu(V16 g, const Xielu& by) {
+  const V16 p = max(zero(), g);
+  const V16 n = min(zero(), g);
+  V16 series = broadcast(1.0F / 5040);
+  for (const float term : {1.0F / 720, 1.0F / 120, 1.0F / 24, 1.0F / 6, 0.5F}) {
+    series = fma(series, n, broadcast(term));
+  }
+  const V16 far = sub(sub(exp(n), broadcast(1.0F)), n);
+  const V16 bent = select(less(n, broadcast(-0.25F)), far, mul(mul(n, n), series));
+  const V16 curve = fma(mul(broadcast(by.above), p), p, mul(broadcast(by.below), bent));
+  return fma(broadcast(by.slope), g, curve);
+}
+
 // Zero lanes past the row's end stay zero, since every gate function is 0 at gate 0 and up 0.
-static void gate_mul_row(GateFunction function,
-                         float limit,
+static void gate_mul_row(const GateMulArgs& args,
                          const float* gate,
                          const float* up,
                          const QuantizedRow& out) {
-  switch (function) {
+  const float limit = args.limit;
+  switch (args.function) {
     case GateFunction::kSilu:
       if (limit > 0) {
         return gate_mul_with(gate, up, out, [limit](V16 g, V16 u) {
@@ -205,6 +218,8 @@ static void gate_mul_row(GateFunction function,
       });
     case GateFunction::kRelu:
       return gate_mul_with(gate, gate, out, [](V16 g, V16) { return max(zero(), g); });
+    case GateFunction::kXielu:
+      return gate_mul_with(gate, gate, out, [&args](V16 g, V16) { return xielu(g, args.xielu); });
     case GateFunction::kGelu:
       return gate_mul_with(gate, gate, out, [](V16 g, V16) { return gelu(g); });
     case GateFunction::kGeluErf:
@@ -222,17 +237,20 @@ static void add_row(float* x, const float* y, float scale, int32_t n) {
   }
 }
 
-SLUICE_INLINE V16 scaled_and_capped(V16 x, float scale, float soft_cap) {
-  const V16 scaled = mul(x, broadcast(scale));
-  if (soft_cap == 0) return scaled;
-  return mul(broadcast(soft_cap), tanh(mul(scaled, broadcast(1.0F / soft_cap))));
+SLUICE_INLINE V16 scaled_and_capped(V16 x, const ScaleRowsArgs& by) {
+  x = mul(x, broadcast(by.scale));
+  if (by.soft_cap != 0) {
+    x = mul(broadcast(by.soft_cap), tanh(mul(x, broadcast(1.0F / by.soft_cap))));
+  }
+  return by.limit == 0 ? x : max(broadcast(-by.limit), min(broadcast(by.limit), x));
 }
 
-static void scale_row(float* x, int32_t n, float scale, float soft_cap) {
+static void scale_row(const ScaleRowsArgs& args, float* x) {
+  const int32_t n = args.n;
   int32_t i = 0;
-  for (; i + 16 <= n; i += 16) store(x + i, scaled_and_capped(load(x + i), scale, soft_cap));
+  for (; i + 16 <= n; i += 16) store(x + i, scaled_and_capped(load(x + i), args));
   if (i < n) {
-    store_partial(x + i, scaled_and_capped(load_partial(x + i, n - i), scale, soft_cap), n - i);
+    store_partial(x + i, scaled_and_capped(load_partial(x + i, n - i), args), n - i);
   }
 }
 

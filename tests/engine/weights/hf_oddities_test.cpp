@@ -72,6 +72,38 @@ TEST_F(HfDirectory, ATensorThatIsLeftOutMayHaveAnyTypeAndShape) {
   }
 }
 
+// Baichuan 2, which its number of tokens tells from Baichuan 1, has directions; q, k and v are one.
+TEST_F(HfDirectory, BaichuanHasDirectionsOfTokensAndJoinedQueries) {
+  for (const size_t vocab : {size_t{125696}, size_t{125695}}) {
+    write("config.json", R"({"model_type":"baichuan","num_hidden_layers":1})");
+    std::vector<float> rows(2 * vocab);
+    rows[0] = 3;
+    rows[1] = -4;
+    rows[2 * vocab - 1] = 0.5F;
+    SafetensorsBuilder file;
+    file.add("lm_head.weight", "F32", "[" + std::to_string(vocab) + ",2]", raw_bytes(rows));
+    file.add("model.layers.0.self_attn.W_pack.weight",
+             "F32",
+             "[6,2]",
+             raw_bytes<float>({1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12}));
+    write("model.safetensors", file.file());
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    const auto at = [&](const char* name, size_t i) {
+      return reinterpret_cast<const float*>((*opened)->find(name)->data.data())[i];
+    };
+    const bool is_second = vocab == 125696;
+    EXPECT_EQ(at("output.weight", 0), is_second ? 0.6F : 3.0F);
+    EXPECT_EQ(at("output.weight", 1), is_second ? -0.8F : -4.0F);
+    EXPECT_EQ(at("output.weight", 2), 0.0F);
+    EXPECT_EQ(at("output.weight", 2 * vocab - 1), is_second ? 1.0F : 0.5F);
+    EXPECT_EQ(at("blk.0.attn_q.weight", 0), 1.0F);
+    EXPECT_EQ(at("blk.0.attn_k.weight", 3), 8.0F);
+    EXPECT_EQ(at("blk.0.attn_v.weight", 3), 12.0F);
+    EXPECT_EQ((*opened)->find("blk.0.attn_v.weight")->dims[1], 2U);
+  }
+}
+
 TEST_F(HfDirectory, PlacesOfUnreadTensorsAreChecked) {
   for (const char* fields : {R"("dtype":"I64","shape":[2],"data_offsets":[0,32])",
                              R"("dtype":"I64","shape":[2],"data_offsets":[16,8])",

@@ -8,9 +8,11 @@ precision; or why it refuses the file. Known to differ: phi3 (llama.cpp has no w
 phi3-short (it picks factors by the context it serves), gpt-oss with YaRN (it rounds the ramp's ends,
 transformers does not), lfm2-moe and mimo-v2 (it does not scale their experts' sum, and mimo-v2's
 windowed layers rotate another part), deepseek-v2 in some rows (its groups go by the sum of two
-experts). It refuses heads of other than hidden / heads values in qwen2, olmo2, nemotron, exaone4 and
-phi3, fewer KV heads in dots1, and input vectors of more tokens than the vocabulary in gemma4. Needs
-gguf and numpy.
+experts), phimoe (it norms without the mean, and normalizes a softmax of two experts). It refuses
+heads of other than hidden / heads values in qwen2, olmo2, nemotron, exaone4 and phi3, fewer KV heads
+in dots1, input vectors of more tokens than the vocabulary in gemma4, and norms of each head in
+Command R of fewer than 64 layers, as it does other depths of Baichuan than 32 and 40. Needs gguf and
+numpy.
 """
 import ctypes
 import json

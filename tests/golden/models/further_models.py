@@ -22,8 +22,13 @@ LLAMA3_ROPE = {"rope_type": "llama3", "rope_theta": 10000.0, "factor": 8.0, "low
 QWEN3_VL_MOE = dict(num_experts=6, num_experts_per_tok=2, moe_intermediate_size=24, rope_parameters={
     "rope_type": "default", "rope_theta": 50000.0, "mrope_interleaved": True, "mrope_section": [4, 2, 2]})
 
+PHIMOE = dict(head_dim=8, num_local_experts=6, num_experts_per_tok=2, intermediate_size=24,
+              attention_bias=True, lm_head_bias=True, rms_norm_eps=1e-3)
+PHIMOE_ROPE = {"rope_type": "longrope", "rope_theta": 10000.0, "short_factor": [1.0, 1.1, 1.2, 1.3],
+               "long_factor": [1.0, 2.0, 5.0, 8.0]}
+
 # Architectures whose files have rows of q and k in pairs.
-PERMUTED = ("llama", "smollm3", "granite", "granitemoe", "granitehybrid", "mistral3", "arcee", "internlm2",
+PERMUTED = ("llama", "baichuan", "smollm3", "granite", "granitemoe", "granitehybrid", "mistral3", "arcee", "internlm2",
             "minicpm")
 # The text model's type and the vision tower of multimodal classes.
 TOWERS = {
@@ -138,6 +143,31 @@ FURTHER = {
     "phi4mm": ("Phi3", None, dict(
         PHI3, tie_word_embeddings=True, original_max_position_embeddings=16, sliding_window=262144,
         rope_parameters=LONGROPE), "F16"),
+    # Norms of each head's own.
+    "command-r-plus": ("Cohere", "command-r", dict(
+        num_hidden_layers=3, head_dim=8, logit_scale=0.4, layer_norm_eps=1e-3, tie_word_embeddings=True,
+        use_qk_norm=True), "F16"),
+    "stablelm-12b": ("StableLm", "stablelm", dict(
+        STABLELM, qk_layernorm=True, use_parallel_residual=True), "F16"),
+    "apertus": ("Apertus", "apertus", dict(
+        num_hidden_layers=3, head_dim=24, rope_parameters=dict(LLAMA3_ROPE, rope_theta=50000.0)), "F16"),
+    "phimoe": ("Phimoe", "phimoe", dict(
+        PHIMOE, rope_parameters=dict(
+            PHIMOE_ROPE, original_max_position_embeddings=16, short_mscale=1.25, long_mscale=1.25)), "F16"),
+    "phimoe-short": ("Phimoe", None, dict(
+        PHIMOE, sliding_window=9, router_jitter_noise=0.3, rope_parameters=dict(
+            PHIMOE_ROPE, original_max_position_embeddings=64, short_mscale=1.25, long_mscale=1.5)), "BF16"),
+    "dbrx": ("Dbrx", "dbrx", dict(
+        d_model=32, n_heads=4, n_layers=2, max_seq_len=256,
+        attn_config=dict(kv_n_heads=2, clip_qkv=0.8, rope_theta=5000.0),
+        ffn_config=dict(ffn_hidden_size=24, moe_num_experts=6, moe_top_k=3, moe_jitter_eps=0.01),
+        rope_parameters={"rope_type": "default", "rope_theta": 5000.0}), "F16"),
+    # Remote code is not run: it computes this, by Llama's class, with scores that fall with distance in the second.
+    "baichuan-7b": ("Llama", "baichuan", dict(
+        num_hidden_layers=3, head_dim=8, num_key_value_heads=4), "F16"),
+    "baichuan-13b": ("Llama", None, dict(
+        num_hidden_layers=3, hidden_size=48, num_attention_heads=6, head_dim=8, num_key_value_heads=6,
+        has_distances=True), "F16"),
 }
 
 
@@ -155,6 +185,8 @@ def engines(common):
 
 
 def ffn_width(config):
+    if config.model_type == "dbrx":
+        return config.ffn_config.ffn_hidden_size
     is_shared = config.model_type == "granitemoehybrid" and not config.num_local_experts
     return config.shared_intermediate_size if is_shared else config.intermediate_size
 
@@ -193,8 +225,11 @@ BAILING_NAMES = {"self_attn.o_proj": "attention.dense", "self_attn.q_norm": "att
                  "self_attn.k_norm": "attention.key_layernorm",
                  "mlp.gate.e_score_correction_bias": "mlp.gate.expert_bias",
                  "model.embed_tokens": "model.word_embeddings"}
+BAICHUAN = ("baichuan", "BaichuanForCausalLM", {
+    "head_dim": None, "num_key_value_heads": None, "has_distances": None, "rope_parameters": None}, {})
 INTERNLM2 = ("internlm2", "InternLM2ForCausalLM", {"attention_bias": "bias"}, LLAMA_NAMES)
 DISGUISES = {
+    "baichuan-7b": BAICHUAN, "baichuan-13b": BAICHUAN,
     "internlm2": INTERNLM2, "internlm2-bias": INTERNLM2,
     "internlm3": ("internlm3", "InternLM3ForCausalLM", {"attention_bias": "bias"}, {}),
     "minicpm": ("minicpm", "MiniCPMForCausalLM", {
@@ -219,8 +254,8 @@ def disguised(name, folder, config):
     model_type, class_name, keys, names = DISGUISES[name]
     path = folder / "model.safetensors"
     tensors = load_file(path)
-    for key in [key for key in tensors if ".self_attn.q_proj." in key and "attention." in str(names)
-                and name != "exaone"]:
+    is_joined = name.startswith("baichuan") or ("attention." in str(names) and name != "exaone")
+    for key in [key for key in tensors if ".self_attn.q_proj." in key and is_joined]:
         parts = [tensors.pop(key.replace("q_proj", part)) for part in ("q_proj", "k_proj", "v_proj")]
         if model_type == "internlm2":  # the queries that share a KV head, then its key and its value
             heads, kv_heads = config["num_attention_heads"], config["num_key_value_heads"]
@@ -229,7 +264,8 @@ def disguised(name, folder, config):
             whole = torch.cat(parts, 1).reshape((heads + 2 * kv_heads) * width, *parts[0].shape[3:])
             tensors[key.replace("self_attn.q_proj", "attention.wqkv")] = whole.contiguous()
         else:
-            tensors[key.replace("self_attn.q_proj", "attention.query_key_value")] = torch.cat(parts)
+            whole = "self_attn.W_pack" if model_type == "baichuan" else "attention.query_key_value"
+            tensors[key.replace("self_attn.q_proj", whole)] = torch.cat(parts)
     for old, new in names.items():
         tensors = {key.replace(old, new): tensor for key, tensor in tensors.items()}
     if name == "phi4mm":  # adapters of images and sound, and their towers
@@ -238,6 +274,8 @@ def disguised(name, folder, config):
                 tensors[key.replace("base_layer", f"{part}.{adapter}")] = torch.ones(2, 8)
         tensors["model.embed_tokens_extend.audio_embed.proj.weight"] = torch.ones(2, 8)
     save_file(tensors, path, metadata={"format": "pt"})
+    if name == "baichuan-13b":
+        config["model_max_length"] = config.pop("max_position_embeddings")
     if name == "minicpm":
         config["logits_scaling"] = config["hidden_size"] / config["logits_scaling"]
         config["residual_multiplier"] *= config["num_hidden_layers"] ** 0.5
@@ -246,6 +284,17 @@ def disguised(name, folder, config):
             config[new] = config[old]
         config.pop(old, None)
     return dict(config, model_type=model_type, architectures=[class_name])
+
+
+def experts_apart(config, tensors):
+    """DBRX's experts, each with matrices of its own under the usual names."""
+    parts = {"w1": "gate_proj", "v1": "up_proj", "w2": "down_proj"}
+    for name in [name for name in tensors if ".ffn.experts.mlp." in name]:
+        layer, part = name.split(".")[2], name.rpartition(".")[2]
+        for number, rows in enumerate(tensors.pop(name).chunk(config.ffn_config.moe_num_experts)):
+            place = f"model.layers.{layer}.mlp.experts.{number}.{parts[part]}.weight"
+            tensors[place] = rows.T if part == "w2" else rows
+    return tensors
 
 
 def plain(config, tensors):
@@ -258,6 +307,8 @@ def plain(config, tensors):
             parts = rows.chunk(2) if name.endswith("gate_up_proj") else [rows]
             for stem, part in zip(("gate_proj", "up_proj") if len(parts) == 2 else ("down_proj",), parts):
                 tensors[f"{place}.{number}.{stem}.weight"] = part
+    if config.model_type == "dbrx":
+        return experts_apart(config, tensors)
     if config.model_type != "granitemoehybrid" or config.num_local_experts:
         return tensors
     result = {}
@@ -275,12 +326,21 @@ def add_keys(writer, architecture, config):
     """Keys of GGUF files that few families have, as llama.cpp's converter writes them."""
     if architecture.startswith("nemotron_h"):
         writer.add_layer_norm_eps(config.layer_norm_epsilon)
+    elif architecture == "dbrx":
+        writer.add_layer_norm_eps(1e-5)
+        writer.add_clamp_kqv(config.attn_config.clip_qkv)
+        writer.add_expert_count(config.ffn_config.moe_num_experts)
+        writer.add_expert_used_count(config.ffn_config.moe_top_k)
     elif architecture in ("cohere2", "nemotron", "command-r", "stablelm", *ungated.ARCHITECTURES):
         writer.add_layer_norm_eps(next(getattr(config, key) for key in (
             "layer_norm_eps", "layer_norm_epsilon", "norm_epsilon", "norm_eps") if hasattr(config, key)))
         ungated.add_keys(writer, architecture, config)
     else:
         writer.add_layer_norm_rms_eps(getattr(config, "rms_norm_eps", None) or config.norm_eps)
+    if architecture == "apertus":
+        ungated.add_xielu(writer)
+    if architecture == "stablelm" and config.use_parallel_residual:
+        writer.add_parallel_residual(True)
     if architecture in ("cohere2", "command-r"):
         writer.add_logit_scale(config.logit_scale)
     if architecture in ("qwen2vl", "qwen3vl", "qwen3vlmoe"):

@@ -244,7 +244,7 @@ def build(prefix, overrides, seed):
         model = getattr(transformers, ungated.model_name(prefix.removesuffix("Text")))(config)
     with torch.no_grad():
         for name, weight in model.named_parameters():
-            if weight.dim() == 1 and "norm" in name and name.endswith("weight"):
+            if ungated.is_norm(name, weight):
                 centred = ((config.model_type.startswith("gemma") or config.model_type == "nemotron")
                            and not gemma4.is_gemma4(config))
                 offset = 0.0 if centred or recurrent.centres_norm(config, name) else 1.0
@@ -252,10 +252,11 @@ def build(prefix, overrides, seed):
             else:
                 weight.copy_(0.2 * torch.randn_like(weight))
         for name, weight in model.named_buffers():
+            ungated.fill_buffer(name, weight)
             if name.endswith(("e_score_correction_bias", "expert_bias")):  # zeros would hide it
                 weight.copy_(0.2 * torch.randn_like(weight))
         gemma4.randomise(config, model)
-    return config, model.eval().float()
+    return config, ungated.with_long_factors(config, ungated.distant(config, model.eval().float()), TOKENS)
 
 
 def round_to(model, kind):
@@ -351,8 +352,7 @@ def gguf_tensors(architecture, config, tensors):
             head, tail = stem.split(".experts.")
             number, part = tail.split(".")
             part = {"w1": "gate_proj", "w2": "down_proj", "w3": "up_proj"}.get(part, part)
-            head = head.replace(".feed_forward", ".mlp").replace("backbone.", "model.").replace(".mixer", ".mlp")
-            experts.setdefault(f"{head}.experts.{part}.{suffix}", {})[int(number)] = array
+            experts.setdefault(f"{ungated.usual_place(head)}.experts.{part}.{suffix}", {})[int(number)] = array
             continue
         if architecture in ("gemma", "gemma2", "gemma3", "nemotron") and name.endswith("norm.weight"):
             array = array + 1
@@ -437,9 +437,9 @@ def add_rope(writer, architecture, config, width, arrays, is_old):
         arrays["rope_factors_long.weight"] = np.array(rope["long_factor"], np.float32)
         arrays["rope_factors_short.weight"] = np.array(rope["short_factor"], np.float32)
         original = config.original_max_position_embeddings
-        factor = config.max_position_embeddings / original
         writer.add_rope_scaling_orig_ctx_len(original)
-        writer.add_rope_scaling_attn_factors(float(np.sqrt(1 + np.log(factor) / np.log(original))))
+        usual = (np.log(config.max_position_embeddings) / np.log(original)) ** 0.5
+        writer.add_rope_scaling_attn_factors(float(rope.get("long_mscale", usual)))
 
 
 def add_experts(writer, architecture, config):

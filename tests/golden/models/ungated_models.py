@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 from safetensors.torch import load_file, save_file
+from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
 
 # Rows like those of MODELS there: (transformers class prefix, gguf architecture or None, overrides, storage type)
 MODELS = {
@@ -49,6 +50,8 @@ FOREIGN = {"GPT2": ("head_dim", "num_key_value_heads", "intermediate_size", "max
            "GPTBigCode": ("head_dim", "num_key_value_heads", "intermediate_size", "max_position_embeddings"),
            "GPTJ": ("head_dim", "num_key_value_heads", "intermediate_size"),
            "Bloom": ("head_dim", "num_key_value_heads", "intermediate_size", "hidden_size", "max_position_embeddings"),
+           "Dbrx": ("head_dim", "num_key_value_heads", "intermediate_size", "max_position_embeddings",
+                    "hidden_size", "num_attention_heads", "num_hidden_layers"),
            "Falcon": ("head_dim", "num_key_value_heads", "intermediate_size"),
            "GPTNeoX": ("head_dim", "num_key_value_heads")}
 
@@ -71,6 +74,16 @@ def common(prefix, values):
 def converted(architecture, config, name, array, result):
     """Puts what llama.cpp's converter rearranges; None: it is done."""
     if array is None:
+        return None
+    if ".act_fn." in name:
+        XIELU.setdefault(name.rpartition(".")[2], {})[int(name.split(".")[2])] = float(array.item())
+        return None
+    if "_layernorm.norms." in name:  # one of each head
+        stem, _, head = name.removesuffix(".weight").partition(".norms.")
+        place = "blk." + name.split(".")[2] + (".attn_q_norm" if ".q_" in stem else ".attn_k_norm") + ".weight"
+        rows = [*result.get(place, ()), array]
+        assert len(rows) == int(head) + 1, name
+        result[place] = np.stack(rows)
         return None
     if architecture == "gpt2" and array.ndim == 2 and ".h." in name:
         return array.T
@@ -115,6 +128,64 @@ def publish(name, folder, config):
     if name == "gpt-neox":
         rope = config.pop("rope_parameters")
         config.update(rotary_pct=rope["partial_rotary_factor"], rotary_emb_base=rope["rope_theta"])
+
+
+def usual_place(name):
+    """A layer's experts where most families have them."""
+    for place in (".feed_forward", ".block_sparse_moe", ".mixer"):
+        name = name.replace(place, ".mlp")
+    return name.replace("backbone.", "model.")
+
+
+def with_long_factors(config, model, count):
+    """transformers' Phi-3.5-MoE takes short factors and the scale of long ones; its own code does not."""
+    if config.model_type == "phimoe":
+        model.model.rotary_emb.rope_init_fn = lambda config: ROPE_INIT_FUNCTIONS["longrope"](
+            config, seq_len=count)
+    return model
+
+
+def distant(config, model):
+    """Makes scores fall with distance instead of rotating, as Baichuan's 13B does (its
+    modeling_baichuan.py: _get_interleave(), _gen_alibi_mask())."""
+    if not getattr(config, "has_distances", False):
+        return model
+    heads = config.num_attention_heads
+    whole = 2 ** (heads.bit_length() - 1)
+    slopes = [2 ** (-8 * (i + 1) / whole) for i in range(whole)]
+    slopes += [2 ** (-4 * (i + 1) / whole) for i in range(0, 2 * whole, 2)][:heads - whole]
+    forward = model.forward
+
+    def masked(tokens):
+        count = tokens.shape[1]
+        future = torch.triu(torch.full((count, count), -torch.inf), 1)
+        return forward(tokens, attention_mask=(
+            torch.tensor(slopes)[:, None, None] * torch.arange(count) + future)[None])
+
+    model.forward = masked
+    model.model.rotary_emb.forward = lambda x, position_ids: (
+        torch.ones(1, x.shape[1], config.head_dim), torch.zeros(1, x.shape[1], config.head_dim))
+    return model
+
+
+def is_norm(name, weight):
+    """Whether weights are near 1, those of each head too."""
+    is_of_heads = name.endswith(("q_norm.weight", "k_norm.weight"))
+    return (weight.dim() == 1 or is_of_heads) and "norm" in name and name.endswith("weight")
+
+
+def fill_buffer(name, values):
+    if name.endswith("act_fn.beta"):  # each layer's own
+        values.fill_(0.25 + int(name.split(".")[2]) / 8)
+
+
+XIELU = {}  # numbers by key and layer
+
+
+def add_xielu(writer):
+    for key, add in (("alpha_p", writer.add_xielu_alpha_p), ("alpha_n", writer.add_xielu_alpha_n),
+                     ("beta", writer.add_xielu_beta), ("eps", writer.add_xielu_eps)):
+        add([XIELU[key][layer] for layer in sorted(XIELU[key])])
 
 
 def add_keys(writer, architecture, config):

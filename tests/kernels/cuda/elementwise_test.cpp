@@ -168,7 +168,7 @@ TEST(CudaElementwise, AddRowsHasTheBitsOfTheCpuAndTouchesNothingBetweenRows) {
   }
 }
 
-TEST(CudaElementwise, ScaleRowsHasTheBitsOfTheCpuWithAndWithoutSoftCap) {
+TEST(CudaElementwise, ScaleRowsHasTheBitsOfTheCpuWithAndWithoutCaps) {
   constexpr int32_t kRows = 2;
   constexpr int32_t kN = 700;
   Random random(25);
@@ -178,14 +178,16 @@ TEST(CudaElementwise, ScaleRowsHasTheBitsOfTheCpuWithAndWithoutSoftCap) {
   x[2] = 1e30F;
   x[3] = kNan;
   x[4] = kGpusNan;
-  for (const float soft_cap : {0.0F, 30.0F}) {
+  for (const auto& [soft_cap, limit] :
+       {std::pair(0.0F, 0.0F), std::pair(30.0F, 0.0F), std::pair(30.0F, 9.0F)}) {
     std::vector<float> want = x;
     ScaleRowsArgs args{.x = want.data(),
                        .x_stride = kN,
                        .num_rows = kRows,
                        .n = kN,
                        .scale = 1.7F,
-                       .soft_cap = soft_cap};
+                       .soft_cap = soft_cap,
+                       .limit = limit};
     scale_rows(cpu(), args);
     test::on_schedules([&] {
       std::vector<float> got = x;

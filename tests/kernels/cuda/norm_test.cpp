@@ -92,7 +92,7 @@ TEST(CudaNorm, AnInfiniteValueMakesItsRowsScalesNaN) {
   });
 }
 
-void expect_heads_normed(int32_t n, bool subtracts_mean) {
+void expect_heads_normed(int32_t n, bool subtracts_mean, int64_t weight_step = 0) {
   constexpr int32_t kRows = 3;
   constexpr int32_t kHeads = 3;  // 9 heads: the last block is not full
   SCOPED_TRACE("n " + std::to_string(n));
@@ -100,7 +100,8 @@ void expect_heads_normed(int32_t n, bool subtracts_mean) {
   const int64_t stride = int64_t{kHeads} * n + 5;
   // A row follows that is not theirs.
   const std::vector<float> x = random.normals(static_cast<size_t>((kRows + 1) * stride));
-  const std::vector<float> weight = random.normals(static_cast<size_t>(n));
+  const std::vector<float> weight =
+      random.normals(static_cast<size_t>(n + (kHeads - 1) * weight_step));
   HeadNormArgs args{.x = nullptr,
                     .x_stride = stride,
                     .num_rows = kRows,
@@ -109,7 +110,8 @@ void expect_heads_normed(int32_t n, bool subtracts_mean) {
                     .weight = weight.data(),
                     .eps = 1e-6F,
                     .subtracts_mean = subtracts_mean,
-                    .bias = subtracts_mean ? x.data() : nullptr};
+                    .bias = subtracts_mean ? x.data() : nullptr,
+                    .weight_step = weight_step};
   std::vector<float> want = x;
   args.x = want.data();
   head_norm(test::make_device("scalar", 1)->context(), args);
@@ -186,6 +188,8 @@ TEST(CudaNorm, HeadNormHasTheBitsOfTheCpu) {
   }
   expect_heads_normed(70, true);
   expect_heads_normed(515, true);
+  expect_heads_normed(70, true, 71);
+  expect_heads_normed(515, false, 515);
 }
 
 }  // namespace
