@@ -2,8 +2,8 @@
 #include "engine/quantize/calibration.h"
 
 #include "engine/quantize/input_products.h"
-#include "engine/quantize/offline_model.h"
 #include "engine/quantize/text_windows.h"
+#include "engine/run/offline_model.h"
 
 namespace sluice {
 namespace {
@@ -75,7 +75,9 @@ Expected<Calibration> calibrate(const std::string& path,
                                 const std::string& text,
                                 const CalibrationOptions& options) {
   Collector collector(options);
-  SLUICE_TRY(const auto model, OfflineModel::open(path, kTextWindow, options.threads, &collector));
+  SLUICE_TRY(
+      const auto model,
+      OfflineModel::open(path, kTextWindow, {.threads = options.threads, .tap = &collector}));
   SLUICE_TRY(const auto windows, text_windows(model->checkpoint(), text, kMaxTokens));
   std::vector<float> logits;
   for (const std::vector<TokenId>& tokens : windows) {

@@ -5,8 +5,8 @@
 #include <cmath>
 #include <vector>
 
-#include "engine/quantize/offline_model.h"
 #include "engine/quantize/text_windows.h"
+#include "engine/run/offline_model.h"
 
 namespace sluice {
 namespace {
@@ -68,8 +68,8 @@ Expected<Comparison> compare_models(const std::string& reference,
                                     const std::string& other,
                                     std::span<const std::vector<TokenId>> windows,
                                     int32_t threads) {
-  SLUICE_TRY(const auto first, OfflineModel::open(reference, kTextWindow, threads, nullptr));
-  SLUICE_TRY(const auto second, OfflineModel::open(other, kTextWindow, threads, nullptr));
+  SLUICE_TRY(const auto first, OfflineModel::open(reference, kTextWindow, {.threads = threads}));
+  SLUICE_TRY(const auto second, OfflineModel::open(other, kTextWindow, {.threads = threads}));
   CHECK_EQ(first->vocab_size(), second->vocab_size());
   Sums sums(first->vocab_size());
   std::vector<float> logits;

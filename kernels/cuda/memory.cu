@@ -530,11 +530,7 @@ Expected<int> count_devices() {
                           ", expected at least " + version_text(CUDART_VERSION),
                       "device");
   }
-  return make_error(
-      ErrorCode::kUnsupported,
-      std::string("no CUDA device: ") +
-          (result == cudaSuccess ? "the driver has none" : cudaGetErrorString(result)),
-      "device");
+  return no_device(result == cudaSuccess ? "the driver has none" : cudaGetErrorString(result));
 }
 
 }  // namespace

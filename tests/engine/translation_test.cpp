@@ -16,8 +16,8 @@
 
 #include "engine/quantize.h"
 #include "engine/quantize/hf_vocabulary.h"
-#include "engine/quantize/offline_model.h"
 #include "engine/quantize/source_rows.h"
+#include "engine/run/offline_model.h"
 #include "engine/tokenizer/files/hf_tokenizer.h"
 #include "engine/tokenizer/files/tiktoken.h"
 #include "engine/tokenizer/files/tokenizer_json.h"
@@ -57,7 +57,7 @@ Values values_of(const std::string& path) {
 
 std::vector<float> logits_of(const std::string& path, const std::vector<TokenId>& tokens) {
   std::vector<float> logits;
-  auto model = OfflineModel::open(path, 64, 1, nullptr);
+  auto model = OfflineModel::open(path, 64, {.threads = 1});
   EXPECT_TRUE(model.has_value()) << path << ": " << model.error().message;
   if (model) (*model)->forward(tokens, logits);
   return logits;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Runs a model over one sequence, in one step or several, and returns the logits of every position:
-// the engine's computation, without scheduler and sampler.
+// An OfflineModel whose logits are returned, over one sequence in one step or several.
 #pragma once
 
 #include <cstdint>
@@ -8,12 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/core/aligned_buffer.h"
-#include "engine/models/model.h"
-#include "engine/weights/checkpoint.h"
-#include "engine/weights/weight_store.h"
-#include "kernels/device.h"
-#include "kvcache/store/kv_storage.h"
+#include "engine/run/offline_model.h"
 
 namespace sluice::testing {
 
@@ -32,30 +26,23 @@ class ModelHarness {
   // [tokens.size()][vocab], or only the `wanted` rows if there are any.
   std::vector<float> forward(const std::vector<TokenId>& tokens,
                              int32_t begin,
-                             std::vector<int32_t> wanted = {});
+                             const std::vector<int32_t>& wanted = {});
 
   // Runs all tokens from the first, `piece` at a time. Returns [tokens.size()][vocab].
   std::vector<float> forward_in_pieces(const std::vector<TokenId>& tokens, int32_t piece);
 
-  [[nodiscard]] const ModelConfig& config() const { return model_->config(); }
+  [[nodiscard]] const ModelConfig& config() const { return model_->model().config(); }
 
   [[nodiscard]] std::vector<LayerGroup> layer_groups() const {
-    return model_->layer_groups(DType::kF32);
+    return model_->model().layer_groups(DType::kF32);
   }
 
-  [[nodiscard]] int64_t vocab_size() const { return model_->config().vocab_size; }
+  [[nodiscard]] int64_t vocab_size() const { return model_->vocab_size(); }
 
  private:
-  explicit ModelHarness(KvStorage storage) : storage_(std::move(storage)) {}
+  explicit ModelHarness(std::unique_ptr<OfflineModel> model) : model_(std::move(model)) {}
 
-  std::unique_ptr<kernels::Device> device_;
-  std::unique_ptr<Checkpoint> checkpoint_;
-  std::unique_ptr<WeightStore> weights_;
-  std::unique_ptr<Model> model_;
-  KvStorage storage_;
-  AlignedBuffer arena_;
-  std::vector<LayerCache> caches_;  // by layer
-  int32_t num_groups_ = 0;
+  std::unique_ptr<OfflineModel> model_;
 };
 
 }  // namespace sluice::testing

@@ -5,6 +5,7 @@
 
 #include <cstddef>
 #include <cstdio>
+#include <cstdlib>
 #include <memory>
 #include <set>
 #include <string>
@@ -51,6 +52,21 @@ TEST(CudaDevice, WithoutAGpuAutoTakesTheCpuAndCudaIsRefused) {
   ASSERT_TRUE(planned.has_value());
   EXPECT_EQ(planned->devices[0]->name().substr(0, 4), "cpu:");
   EXPECT_EQ(error_of(model.config("cuda")), "no CUDA device: the shim hides it");
+}
+
+TEST(CudaDevice, ARefusalNamesTheVariableThatHidesGpus) {
+  const TinyModel model(TinyWeights::kInt8);
+  ASSERT_EQ(setenv("CUDA_VISIBLE_DEVICES", "MIG-5d5d5d5d-0000", 1), 0);
+  const ShimOptions options({.is_there = false});
+  const std::string none = error_of(model.config("cuda"));
+  simt::set_device_options({.count = 1});
+  Config config = model.config("cuda");
+  config.tensor_parallel_size = 2;
+  const std::string few = error_of(config);
+  unsetenv("CUDA_VISIBLE_DEVICES");
+  const std::string names = "; CUDA_VISIBLE_DEVICES is 'MIG-5d5d5d5d-0000'";
+  EXPECT_NE(none.find("the shim hides it" + names), std::string::npos) << none;
+  EXPECT_NE(few.find("found 1, expected 2" + names), std::string::npos) << few;
 }
 
 TEST(CudaDevice, ThePlanIsOfTheDevicesMemory) {

@@ -552,7 +552,7 @@ void end_range() {
 Expected<OpenedDevice> open_device(int number) {
   const std::scoped_lock lock(simt::options_mutex);
   if (!simt::device_options.is_there) {
-    return make_error(ErrorCode::kUnsupported, "no CUDA device: the shim hides it", "device");
+    return no_device("the shim hides it");
   }
   if (number >= simt::device_options.count) {
     return too_few_devices(simt::device_options.count, number);

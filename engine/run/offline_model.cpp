@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "engine/quantize/offline_model.h"
+#include "engine/run/offline_model.h"
 
 #include <algorithm>
 #include <numeric>
@@ -8,26 +8,29 @@ namespace sluice {
 namespace {
 
 constexpr int32_t kBlockSize = 16;
-constexpr int32_t kActivationBits = 32;
 
 }  // namespace
 
 Expected<std::unique_ptr<OfflineModel>> OfflineModel::open(const std::string& path,
                                                            int32_t window,
-                                                           int32_t threads,
-                                                           InputTap* tap) {
-  SLUICE_TRY(auto device, kernels::Device::create({.threads = threads}));
+                                                           const Options& options) {
+  SLUICE_TRY(auto device,
+             kernels::Device::create({.isa = options.isa, .threads = options.threads}));
   SLUICE_TRY(auto checkpoint, Checkpoint::open(path));
   SLUICE_TRY(const ModelSpec* spec, find_model_spec(*checkpoint));
   SLUICE_TRY(ModelConfig config, read_model_config(*spec, *checkpoint));
-  const ModelOptions options = {.activation_bits = kActivationBits, .max_model_len = window};
+  const ModelOptions how = {.activation_bits = options.activation_bits, .max_model_len = window};
   WeightStore sizes(*checkpoint);
-  SLUICE_TRY(const std::unique_ptr<Model> shape, spec->build(config, options, sizes));
+  SLUICE_TRY(const std::unique_ptr<Model> shape, spec->build(config, how, sizes));
+  if (const std::vector<std::string> unused = sizes.unused(); !unused.empty()) {
+    return make_error(ErrorCode::kUnsupported,
+                      sizes.place_of(unused.front()) + ": found it, expected no such tensor");
+  }
   auto weights = std::make_unique<WeightStore>(*checkpoint);
-  weights->set_tap(tap);
+  weights->set_tap(options.tap);
   SLUICE_TRY_VOID(weights->allocate(sizes.packed_bytes()));
-  SLUICE_TRY(auto model, spec->build(std::move(config), options, *weights));
-  const std::vector<LayerGroup> layouts = model->layer_groups(DType::kF32);
+  SLUICE_TRY(auto model, spec->build(std::move(config), how, *weights));
+  const std::vector<LayerGroup> layouts = model->layer_groups(options.kv_dtype);
   std::vector<KvGroupSpec> groups;
   for (const LayerGroup& layout : layouts) {
     groups.push_back(layout.spec);
@@ -51,15 +54,24 @@ Expected<std::unique_ptr<OfflineModel>> OfflineModel::open(const std::string& pa
   return result;
 }
 
-void OfflineModel::forward(std::span<const TokenId> tokens, std::vector<float>& logits) {
+void OfflineModel::forward(std::span<const TokenId> tokens,
+                           std::vector<float>& logits,
+                           int32_t begin,
+                           std::span<const int32_t> wanted) {
   const auto num_tokens = static_cast<int32_t>(tokens.size());
+  const int32_t end = begin + num_tokens;
   std::vector<int32_t> positions(tokens.size());
-  std::iota(positions.begin(), positions.end(), 0);
+  std::iota(positions.begin(), positions.end(), begin);
+  std::vector<int32_t> rows(wanted.begin(), wanted.end());
+  if (rows.empty()) {
+    rows.resize(tokens.size());
+    std::iota(rows.begin(), rows.end(), 0);
+  }
   const std::vector<int64_t> slots(positions.begin(), positions.end());
-  std::vector<int32_t> blocks(static_cast<size_t>(ceil_div(num_tokens, kBlockSize)));
+  std::vector<int32_t> blocks(static_cast<size_t>(ceil_div(end, kBlockSize)));
   std::iota(blocks.begin(), blocks.end(), 0);
   const std::vector<int32_t> query_start_loc = {0, num_tokens};
-  const std::vector<int32_t> seq_lens = {num_tokens};
+  const std::vector<int32_t> seq_lens = {end};
   const std::vector<std::span<const int64_t>> slot_mapping(static_cast<size_t>(num_groups_), slots);
   const std::vector<std::span<const int32_t>> block_tables(static_cast<size_t>(num_groups_),
                                                            blocks);
@@ -73,12 +85,12 @@ void OfflineModel::forward(std::span<const TokenId> tokens, std::vector<float>& 
                               .slot_mapping = slot_mapping,
                               .block_tables = block_tables,
                               .block_table_strides = strides,
-                              .max_seq_len = num_tokens};
-  logits.resize(tokens.size() * static_cast<size_t>(vocab_size()));
+                              .max_seq_len = end};
+  logits.resize(rows.size() * static_cast<size_t>(vocab_size()));
   const kernels::ExecContext exec = device_->context();
   const ForwardContext context{.exec = exec, .batch = batch, .caches = caches_};
   model_->forward(context);
-  model_->logits(context, positions, logits.data());
+  model_->logits(context, rows, logits.data());
 }
 
 }  // namespace sluice
