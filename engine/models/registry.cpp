@@ -58,6 +58,7 @@ extern const ModelSpec kInternLm2FileSpec;
 extern const ModelSpec kInternLm2Spec;
 extern const ModelSpec kInternLm3Spec;
 extern const ModelSpec kJais2Spec;
+extern const ModelSpec kJinaBertSpec;
 extern const ModelSpec kKimiK2Spec;
 extern const ModelSpec kLfm2Spec;
 extern const ModelSpec kKimiLinearSpec;
@@ -124,16 +125,17 @@ constexpr std::array kSpecs = {
     &kGlm4vSpec, &kGlmMoeDsaSpec, &kGpt2Spec, &kGptJSpec, &kGptOssSpec, &kGranite4Spec,
     &kGraniteHybridSpec, &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec, &kGteSpec,
     &kHeliumSpec, &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kInternLm2FileSpec,
-    &kInternLm2Spec, &kInternLm3Spec, &kJais2Spec, &kKimiK2Spec, &kKimiLinearSpec, &kLfm2MoeSpec,
-    &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec, &kMiniCpm3Spec, &kMiniCpmSpec,
-    &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec, &kMistral4Spec, &kMistralSpec,
-    &kMixtralSpec, &kModernBertSpec, &kNemotronHMoeSpec, &kNemotronHSpec, &kNemotronSpec,
-    &kNeoxSpec, &kNewSpec, &kNomicBertMoeSpec, &kNomicBertSpec, &kOlmo2Spec, &kOlmo3Spec,
-    &kOlmoHybridSpec, &kOlmoeSpec, &kOptSpec, &kPhi3Spec, &kPhi4MmSpec, &kPhiSpec, &kQwen25VlSpec,
-    &kQwen2MoeSpec, &kQwen2Spec, &kQwen2VlFileSpec, &kQwen2VlSpec, &kQwen35MoeSpec, &kQwen35Spec,
-    &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kQwen3VlFileSpec, &kQwen3VlMoeFileSpec,
-    &kQwen3VlMoeSpec, &kQwen3VlSpec, &kRobertaSpec, &kSeedOssSpec, &kSmolLm3Spec, &kSolarOpenSpec,
-    &kStableLmSpec, &kStarCoder2Spec, &kStep3p5Spec, &kXlmRobertaSpec,
+    &kInternLm2Spec, &kInternLm3Spec, &kJais2Spec, &kJinaBertSpec, &kKimiK2Spec, &kKimiLinearSpec,
+    &kLfm2MoeSpec, &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec, &kMiniCpm3Spec,
+    &kMiniCpmSpec, &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec, &kMistral4Spec,
+    &kMistralSpec, &kMixtralSpec, &kModernBertSpec, &kNemotronHMoeSpec, &kNemotronHSpec,
+    &kNemotronSpec, &kNeoxSpec, &kNewSpec, &kNomicBertMoeSpec, &kNomicBertSpec, &kOlmo2Spec,
+    &kOlmo3Spec, &kOlmoHybridSpec, &kOlmoeSpec, &kOptSpec, &kPhi3Spec, &kPhi4MmSpec, &kPhiSpec,
+    &kQwen25VlSpec, &kQwen2MoeSpec, &kQwen2Spec, &kQwen2VlFileSpec, &kQwen2VlSpec, &kQwen35MoeSpec,
+    &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kQwen3VlFileSpec,
+    &kQwen3VlMoeFileSpec, &kQwen3VlMoeSpec, &kQwen3VlSpec, &kRobertaSpec, &kSeedOssSpec,
+    &kSmolLm3Spec, &kSolarOpenSpec, &kStableLmSpec, &kStarCoder2Spec, &kStep3p5Spec,
+    &kXlmRobertaSpec,
 };
 
 template <typename Is>

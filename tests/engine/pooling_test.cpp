@@ -100,12 +100,14 @@ INSTANTIATE_TEST_SUITE_P(Models,
                                            "bert-tanh",
                                            "qwen2-both-ways",
                                            "xlm-roberta-rerank",
+                                           "xlm-roberta-flash",
                                            "modernbert-mean",
                                            "modernbert-classify",
                                            "modernbert-rerank",
                                            "new-cls",
                                            "nomic-moe-mean",
                                            "jina-bert-mean",
+                                           "modernbert-bpe",
                                            "bert-colbert"));
 
 // GGUF files of these models spell their vocabularies in another way.
@@ -129,6 +131,8 @@ INSTANTIATE_TEST_SUITE_P(Models,
                                            "nomic-bert-mean",
                                            "xlm-roberta-cls",
                                            "modernbert-mean",
+                                           "modernbert-bpe",
+                                           "jina-bert-mean",
                                            "nomic-moe-mean"));
 
 // The labels' names are in the file too.
@@ -196,7 +200,7 @@ TEST_P(GgufTokenizers, TextsBecomeTheSameIds) {
 
 INSTANTIATE_TEST_SUITE_P(Models,
                          GgufTokenizers,
-                         ::testing::Values("bert-mean", "bert-rerank", "xlm-roberta-cls"));
+                         ::testing::Values("bert-mean", "bert-rerank", "xlm-roberta-cls", "modernbert-bpe"));
 
 TEST(PooledEngine, TheLogitsOfYesAndNoAreAScore) {
   const Json expected = golden("qwen3-rerank");
