@@ -147,6 +147,7 @@ Expected<InputRules> read_cut(const PoolingInfo& info, const Json& body, std::st
   rules.most = info.max_tokens;
   rules.param = std::move(name);
   rules.cuts = true;
+  SLUICE_TRY(rules.prompt, read_prompt(info, body, /*must_exist=*/false));
   SLUICE_TRY(const auto most, read_integer(body, "max_tokens", 1, INT32_MAX));
   if (most) rules.most = static_cast<int32_t>(std::min<int64_t>(*most, rules.most));
   const Json* const side = find_field(body, "truncate");

@@ -41,7 +41,8 @@ Expected<DecodedPooledRequest> decode_embed(const ValidationContext& context,
   // TEI's /embed_all gives states as they are.
   SLUICE_TRY(params.activates, read_bool(body, "normalize", !every_token));
   SLUICE_TRY(params.dimensions, read_dimensions(info, body));
-  SLUICE_TRY(const InputRules rules, read_input_rules(context, info, body, "inputs"));
+  SLUICE_TRY(InputRules rules, read_input_rules(context, info, body, "inputs"));
+  SLUICE_TRY(rules.prompt, read_prompt(info, body));
   SLUICE_TRY(auto prompts, read_inputs(context, rules, *find_field(body, "inputs")));
   SLUICE_TRY(PooledRequest request,
              make_pooled_request(context, body, params, std::move(prompts)));

@@ -392,6 +392,28 @@ TEST_F(Embeddings, TokensAreComparedByLateInteraction) {
   EXPECT_EQ(refused("/score", {{"queries", text}, {"documents", {text}}}), "documents");
 }
 
+TEST_F(Embeddings, QueriesAndDocumentsHaveMarkersLengthsAndTokensWithoutVectors) {
+  info().type = PoolingType::kEvery;
+  TokenComparison& comparison = info().comparison;
+  comparison.query = {.prompt = "Q", .marker = 'm', .max_tokens = 8, .skipped = {}};
+  comparison.document = {.prompt = "", .marker = 'm', .max_tokens = 5, .skipped = {'b', 'm'}};
+  comparison.expansion = 'x';
+  comparison.expanded_tokens = 7;
+  const auto count = [&](const char* text, const Json& kind) {
+    Json body = {{"input", text}};
+    if (!kind.is_null()) body["input_type"] = kind;
+    const Json answer = ok("/pooling", body);
+    return std::pair(answer["usage"]["prompt_tokens"].get<int>(), answer["data"][0]["data"].size());
+  };
+  using Counts = std::pair<int, size_t>;
+  EXPECT_EQ(count("ab", nullptr), Counts(3, 3U));
+  EXPECT_EQ(count("ab", "query"), Counts(7, 7U)) << "<s>, m, Q, a, b, x, x";
+  EXPECT_EQ(count("abcdefgh", "query"), Counts(8, 8U)) << "cut, and not filled up";
+  EXPECT_EQ(count("abcdefgh", "document"), Counts(5, 3U)) << "<s>, m, a, b, c without m and b";
+  EXPECT_EQ(refused("/pooling", {{"input", "a"}, {"input_type", "clustering"}}), "input_type");
+  EXPECT_EQ(ok("/score", {{"queries", "a"}, {"documents", "ab"}})["usage"]["prompt_tokens"], 7 + 4);
+}
+
 TEST_F(Embeddings, LabelsAreNamed) {
   make_classifier({"bad", "fair", "good"});
   const Json body = ok("/classify", {{"input", {"a", "\t"}}});
