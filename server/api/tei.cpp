@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The endpoints of text-embeddings-inference (TEI): /embed, /embed_all, /predict and /info.
+// The endpoints of text-embeddings-inference (TEI): /embed, /embed_all, /predict, / and /info.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -149,7 +150,13 @@ void handle_embed(FrontEnd& front_end, Exchange exchange, bool every_token) {
 
 }  // namespace
 
+// What a client whose URL has no path means depends on the model.
 void handle_tei_embed(FrontEnd& front_end, Exchange exchange) {
+  const std::optional<PoolingInfo>& pooling = front_end.usual_model()->engine.model().pooling;
+  if (exchange.request.path == "/" && pooling && pooling->is_classifier) {
+    return pooling->labels.size() == 1 ? handle_rerank(front_end, std::move(exchange))
+                                       : handle_tei_predict(front_end, std::move(exchange));
+  }
   handle_embed(front_end, std::move(exchange), /*every_token=*/false);
 }
 
