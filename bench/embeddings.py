@@ -3,6 +3,7 @@
 """Vectors of texts from /v1/embeddings beside ONNX Runtime in this process, in turns.
 
 usage: bench/embeddings.py --model DIRECTORY --onnx MODEL.onnx [--sluice build/sluice] [--threads 2] [--rounds 5]
+                           [--flags="--max-num-batched-tokens 2048"]
 
 Needs onnxruntime, transformers and numpy. MODEL.onnx has the inputs input_ids, attention_mask and
 token_type_ids and gives the last hidden states; vectors are their means, of length 1, as in
@@ -47,7 +48,8 @@ class Onnx:
 
 class Sluice:
     def __init__(self, args):
-        self.server = Process([args.sluice, "serve", args.model, "--port", "0", "--threads", str(args.threads)],
+        self.server = Process([args.sluice, "serve", args.model, "--port", "0", "--threads", str(args.threads),
+                               *args.flags.split()],
                               f"0-{args.threads - 1}")
         self.connection = http.client.HTTPConnection(urllib.parse.urlsplit(self.server.url).netloc)
 
@@ -71,6 +73,7 @@ def main():
     parser.add_argument("--sluice", default="build/sluice")
     parser.add_argument("--threads", type=int, default=2)
     parser.add_argument("--rounds", type=int, default=5)
+    parser.add_argument("--flags", default="")
     args = parser.parse_args()
     lines = (pathlib.Path(args.model) / "vocab.txt").read_text(encoding="utf-8").split("\n")
     words = [word for word in lines if word.isalpha() and len(word) > 3]

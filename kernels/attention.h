@@ -106,6 +106,9 @@ struct AttentionArgs {
   int32_t window = 0;            // first_visible_key(), as is_chunked
   // A token sees later keys too, whose rows all belong to this step. CPU only.
   bool sees_behind = false;
+  // With sees_behind, [num_reqs] keys that a request's tokens see, the first ones; empty: all. A
+  // window must leave each token one of them.
+  std::span<const int32_t> num_seen = {};
   bool is_chunked = false;
   float soft_cap = 0;            // s = soft_cap * tanh(s / soft_cap); 0: off
   const float* sinks = nullptr;  // [num_heads] or null

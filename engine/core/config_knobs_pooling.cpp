@@ -29,7 +29,8 @@ std::vector<Knob> make_pooling_knobs() {
           "hf-overrides",
           "model",
           "JSON object put over what config.json says of vectors and scores: architectures, "
-          "is_matryoshka, matryoshka_dimensions, classifier_from_token."),
+          "is_matryoshka, matryoshka_dimensions, classifier_from_token; and of prompts: "
+          "default_prompt_name."),
       integer<&Config::max_client_batch_size>(
           "max-client-batch-size",
           "model",

@@ -42,6 +42,36 @@ constexpr std::string_view to_string(ScoreFunction function) {
   return "";
 }
 
+// A text that is put before others, by its name: "query: ".
+struct NamedPrompt {
+  std::string name;
+  std::string text;
+
+  friend bool operator==(const NamedPrompt&, const NamedPrompt&) = default;
+};
+
+// How texts of one side become tokens where queries and documents are compared by their tokens'
+// vectors (ColBERT).
+struct ComparedSide {
+  std::string prompt;               // put before the text
+  TokenId marker = kInvalidToken;   // between the tokens that begin a text and the prompt, if any
+  int32_t max_tokens = 0;           // texts are cut to as many; 0: they are not
+  std::vector<TokenId> skipped;     // these tokens have no vectors; in order
+
+  friend bool operator==(const ComparedSide&, const ComparedSide&) = default;
+};
+
+struct TokenComparison {
+  ComparedSide query;
+  ComparedSide document;
+  // Fills queries up to `expanded_tokens`, if any. An id that is higher by a vocabulary for each
+  // kind of segment has a vector and is seen by no token.
+  TokenId expansion = kInvalidToken;
+  int32_t expanded_tokens = 0;
+
+  friend bool operator==(const TokenComparison&, const TokenComparison&) = default;
+};
+
 // What a model that answers with vectors makes of a text. Fixed after start.
 struct PoolingInfo {
   bool is_classifier = false;  // the answer is a score for each label; else a vector of the text
@@ -58,6 +88,9 @@ struct PoolingInfo {
   // "no" and "yes": the only logit is the second token's after the text minus the first one's.
   // Empty: the logits are a layer's.
   std::vector<TokenId> label_tokens;
+  std::vector<NamedPrompt> prompts;  // put before a text where a request names one
+  std::string default_prompt;        // the text of one, for requests that name none
+  TokenComparison comparison;        // with kEvery
 
   friend bool operator==(const PoolingInfo&, const PoolingInfo&) = default;
 };

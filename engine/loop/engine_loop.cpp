@@ -263,12 +263,11 @@ void LocalEngine::add_pooled(StepWork& work) {
     if (core_->requests.find(row.id) == nullptr || row.state.empty()) continue;
     core_->requests.add_pooled_row(row.id, *info_.pooling, row.state);
   }
-  for (const RequestId id : work.pooled) {
-    if (core_->requests.find(id) == nullptr) continue;
-    const bool has_ended =
-        core_->requests.end_pooled(id, *info_.pooling, pooled_layers_, counters_);
-    if (!has_ended) core_->failed.push_back(id);
-  }
+  if (work.pooled.empty()) return;
+  std::erase_if(work.pooled,
+                [this](RequestId id) { return core_->requests.find(id) == nullptr; });
+  core_->requests.end_pooled(
+      work.pooled, *info_.pooling, pooled_layers_, counters_, core_->failed);
 }
 
 void LocalEngine::commit(StepWork& work) {

@@ -41,6 +41,15 @@ GrammarCompiler::Options grammar_options(const Config& config) {
   return options;
 }
 
+// 0: no layer has a window.
+int32_t narrowest_window(const ModelConfig& model) {
+  int32_t narrowest = 0;
+  for (const LayerConfig& layer : model.layers) {
+    if (layer.window > 0 && (narrowest == 0 || layer.window < narrowest)) narrowest = layer.window;
+  }
+  return narrowest;
+}
+
 // Whether there are tiers below the prefix cache.
 bool has_tiers(const Config& config) {
   return !config.kv_disk_path.empty() || config.kv_offloading_size > 0;
@@ -179,11 +188,14 @@ Expected<void> LocalEngine::take_description(ModelRunner& runner) {
                            .max_model_len = runner.plan().max_model_len,
                            .is_encoder = runner.model().is_encoder,
                            .lacks_output = runner.model().lacks_output,
-                           .has_segments = runner.model().num_segments > 1}));
+                           .has_segments = runner.model().num_segments > 1,
+                           .unseen = runner.model().num_segments * runner.model().vocab_size,
+                           .window = narrowest_window(runner.model())}));
   if (pooling) {
     info_.system_fingerprint = pooled_fingerprint(info_.system_fingerprint, *pooling);
     info_.pooling = std::move(pooling->info);
-    pooled_layers_ = std::move(pooling->layers);
+    SLUICE_TRY(pooled_layers_,
+               PooledOperators::create(std::move(pooling->layers), config_.isa));
   }
   SLUICE_TRY(const GenerationDefaults defaults,
              read_generation_defaults(config_, runner.checkpoint()));

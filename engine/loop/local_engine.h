@@ -22,9 +22,9 @@
 #include "engine/core/queue.h"
 #include "engine/core/times.h"
 #include "engine/engine.h"
+#include "engine/loop/pool_rows.h"
 #include "engine/loop/queue_gate.h"
 #include "engine/parallel/parallel.h"
-#include "engine/weights/pooled_layers.h"
 #include "scheduler/admission.h"
 
 namespace sluice {
@@ -166,7 +166,7 @@ class LocalEngine final : public Engine {
   std::vector<Command> commands_;
   std::unique_ptr<Tokenizer> tokenizer_;
   ModelInfo info_;
-  std::vector<PooledLayer> pooled_layers_;  // of a model of vectors
+  PooledOperators pooled_layers_;  // of a model of vectors
   std::unique_ptr<KvEventPublisher> events_;  // null: no events are published; outlives core_
   std::unique_ptr<Core> core_;
   std::atomic<uint64_t> next_id_ = 1;

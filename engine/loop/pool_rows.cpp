@@ -2,8 +2,11 @@
 #include "engine/loop/pool_rows.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
+#include <utility>
+
+#include "kernels/gemm.h"
+#include "quant/repack.h"
 
 namespace sluice {
 namespace {
@@ -43,21 +46,6 @@ void normalize(std::span<float> vector) {
   for (float& x : vector) x = static_cast<float>(static_cast<double>(x) / length);
 }
 
-// A row of a matrix times a vector: 16 running sums, then those of halves.
-float dot(std::span<const float> row, std::span<const float> vector) {
-  constexpr size_t kLanes = 16;
-  std::array<float, kLanes> sums{};
-  size_t i = 0;
-  for (; i + kLanes <= row.size(); i += kLanes) {
-    for (size_t lane = 0; lane < kLanes; ++lane) sums[lane] += row[i + lane] * vector[i + lane];
-  }
-  for (; i < row.size(); ++i) sums[i % kLanes] += row[i] * vector[i];
-  for (size_t half = kLanes / 2; half > 0; half /= 2) {
-    for (size_t lane = 0; lane < half; ++lane) sums[lane] += sums[lane + half];
-  }
-  return sums[0];
-}
-
 // tanh by exp_below(), within a float's precision.
 float tanh_of(float x) {
   const double small = exp_below(-2 * std::abs(static_cast<double>(x)));
@@ -83,7 +71,7 @@ float gelu_of(float x) {
   return static_cast<float>(0.5 * static_cast<double>(x) * (x < 0 ? 1 - erf : 1 + erf));
 }
 
-float apply(PooledFunction function, float x) {
+float value_of(PooledFunction function, float x) {
   switch (function) {
     case PooledFunction::kTanh: return tanh_of(x);
     case PooledFunction::kGelu: return gelu_of(x);
@@ -109,24 +97,6 @@ void norm(const PooledLayer& layer, std::span<float> vector) {
     const double normed = (static_cast<double>(vector[i]) - mean) / scale;
     vector[i] = static_cast<float>(normed * static_cast<double>(layer.norm_weight[i]) + bias);
   }
-}
-
-// A layer's output for each vector in `vectors`.
-std::vector<float> through(const PooledLayer& layer, std::span<const float> vectors) {
-  const auto in = static_cast<size_t>(layer.in);
-  const auto out = static_cast<size_t>(layer.out);
-  std::vector<float> result;
-  result.reserve(vectors.size() / in * out);
-  for (size_t begin = 0; begin < vectors.size(); begin += in) {
-    const std::span<const float> vector = vectors.subspan(begin, in);
-    for (size_t row = 0; row < out; ++row) {
-      float sum = dot(std::span(layer.weight).subspan(row * in, in), vector);
-      if (!layer.bias.empty()) sum += layer.bias[row];
-      result.push_back(apply(layer.function, sum));
-    }
-    if (!layer.norm_weight.empty()) norm(layer, std::span(result).last(out));
-  }
-  return result;
 }
 
 // Keeps the first `count` elements of each vector of `width`.
@@ -168,16 +138,111 @@ void pool_row(const PoolingInfo& info,
   pooled.insert(pooled.end(), state.begin(), state.end());
 }
 
+void end_rows(const PoolingInfo& info,
+              const PoolingParams& params,
+              int32_t num_tokens,
+              std::vector<float>& pooled) {
+  if (info.type != PoolingType::kMean || params.every_token) return;
+  for (float& x : pooled) x /= static_cast<float>(num_tokens);
+}
+
+// --- Layers ----------------------------------------------------------------------------------
+
+PooledOperators::Lines PooledOperators::pack(const PooledLayer& layer,
+                                             const std::vector<float>& matrix) {
+  if (matrix.empty()) return {};
+  const int64_t bytes = packed_bytes(WeightFormat::kF32, layer.out, layer.in);
+  Lines lines(static_cast<size_t>(ceil_div(bytes, sizeof(Line))));
+  pack_weight(WeightFormat::kF32,
+              reinterpret_cast<const std::byte*>(matrix.data()),
+              layer.out,
+              layer.in,
+              0,
+              ceil_div(layer.out, kRowTile),
+              reinterpret_cast<std::byte*>(lines.data()));
+  return lines;
+}
+
+Expected<PooledOperators> PooledOperators::create(std::vector<PooledLayer> layers,
+                                                  const std::string& isa) {
+  PooledOperators operators;
+  if (layers.empty()) return operators;
+  SLUICE_TRY(operators.device_, kernels::Device::create({.isa = isa, .threads = 1}));
+  for (PooledLayer& from : layers) {
+    Layer& layer = operators.layers_.emplace_back();
+    layer.weight = pack(from, from.weight);
+    layer.residual = pack(from, from.residual);
+    layer.rest = std::move(from);
+    std::vector<float>().swap(layer.rest.weight);
+    std::vector<float>().swap(layer.rest.residual);
+  }
+  return operators;
+}
+
+void PooledOperators::apply(std::span<std::vector<float>* const> texts) const {
+  if (layers_.empty() || texts.empty()) return;
+  std::vector<float> vectors;
+  for (const std::vector<float>* text : texts) {
+    vectors.insert(vectors.end(), text->begin(), text->end());
+  }
+  const auto width = static_cast<size_t>(layers_.front().rest.in);
+  const size_t num_rows = vectors.size() / width;
+  if (num_rows == 0) return;
+  for (const Layer& layer : layers_) run(layer, static_cast<int64_t>(num_rows), vectors);
+  const auto* next = vectors.data();
+  for (std::vector<float>* text : texts) {
+    const size_t count = text->size() / width * static_cast<size_t>(layers_.back().rest.out);
+    text->assign(next, next + count);
+    next += count;
+  }
+}
+
+void PooledOperators::run(const Layer& layer, int64_t num_rows, std::vector<float>& vectors) const {
+  const PooledLayer& rest = layer.rest;
+  const int64_t stride = align_up(rest.in, kQuantGroup);
+  Lines input(static_cast<size_t>(ceil_div(num_rows * stride, 16)));
+  float* const rows = input.data()->values;
+  for (int64_t row = 0; row < num_rows; ++row) {
+    std::copy_n(vectors.data() + row * rest.in, rest.in, rows + row * stride);
+  }
+  std::vector<float> result(static_cast<size_t>(num_rows * rest.out));
+  const auto multiply = [&](const Lines& matrix,
+                            const std::vector<float>& bias,
+                            kernels::Epilogue epilogue) {
+    const PackedWeight weight = {.format = WeightFormat::kF32,
+                                 .n = rest.out,
+                                 .k = rest.in,
+                                 .data = reinterpret_cast<const std::byte*>(matrix.data())};
+    const kernels::RowGroup group = {.weight = &weight,
+                                     .out = result.data(),
+                                     .out_stride = rest.out,
+                                     .bias = bias.empty() ? nullptr : bias.data()};
+    kernels::linear(device_->context(),
+                    {.x = {.format = kernels::ActivationFormat::kFloat,
+                           .num_rows = static_cast<int32_t>(num_rows),
+                           .k = rest.in,
+                           .data = rows},
+                     .groups = {&group, 1},
+                     .epilogue = epilogue});
+  };
+  multiply(layer.weight, rest.bias, kernels::Epilogue::kStore);
+  for (float& x : result) x = value_of(rest.function, x);
+  for (int64_t row = 0; row < num_rows && !rest.norm_weight.empty(); ++row) {
+    norm(rest, std::span(result).subspan(static_cast<size_t>(row * rest.out),
+                                         static_cast<size_t>(rest.out)));
+  }
+  if (!layer.residual.empty()) multiply(layer.residual, {}, kernels::Epilogue::kAdd);
+  const bool adds_itself = rest.adds_input && layer.residual.empty();
+  for (size_t i = 0; i < result.size() && adds_itself; ++i) result[i] += vectors[i];
+  vectors = std::move(result);
+}
+
+// --- Answers ---------------------------------------------------------------------------------
+
 bool finish_pooling(const PoolingInfo& info,
                     const PoolingParams& params,
-                    std::span<const PooledLayer> layers,
-                    int32_t num_tokens,
                     std::vector<float>& pooled) {
   if (pooled.empty()) return false;
-  if (info.type == PoolingType::kMean && !params.every_token) {
-    for (float& x : pooled) x /= static_cast<float>(num_tokens);
-  }
-  for (const PooledLayer& layer : layers) pooled = through(layer, pooled);
   if (!std::ranges::all_of(pooled, [](float x) { return std::isfinite(x); })) return false;
   if (info.is_classifier) {
     if (!info.label_tokens.empty()) pooled = {pooled.back() - pooled.front()};

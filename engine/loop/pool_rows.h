@@ -4,11 +4,15 @@
 #pragma once
 
 #include <cstdint>
+#include <memory>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/core/pooling.h"
+#include "engine/core/status.h"
 #include "engine/weights/pooled_layers.h"
+#include "kernels/device.h"
 #include "scheduler/scheduled_request.h"
 
 namespace sluice {
@@ -22,13 +26,47 @@ void pool_row(const PoolingInfo& info,
               std::span<const float> state,
               std::vector<float>& pooled);
 
-// Computes the answer from all rows of a prompt of `num_tokens`: takes the mean, applies the
-// model's layers after the pooling, truncates, normalizes, scores. Returns false if a value is not
-// finite.
+// Turns the sum of all rows of a prompt of `num_tokens` into their mean, where the model's vectors
+// are means.
+void end_rows(const PoolingInfo& info,
+              const PoolingParams& params,
+              int32_t num_tokens,
+              std::vector<float>& pooled);
+
+// The layers after a model's pooling, by the operators of linear layers on the calling thread.
+class PooledOperators {
+ public:
+  // `isa`: as in Device::Options.
+  static Expected<PooledOperators> create(std::vector<PooledLayer> layers, const std::string& isa);
+
+  // Replaces the vectors of each text by what the layers make of them. All texts are computed
+  // together; a vector's bits do not depend on the others.
+  void apply(std::span<std::vector<float>* const> texts) const;
+
+ private:
+  struct alignas(64) Line {
+    float values[16];
+  };
+
+  using Lines = std::vector<Line>;
+
+  struct Layer {
+    PooledLayer rest;  // without its matrices
+    Lines weight;      // packed
+    Lines residual;    // packed; empty: the identity, or none
+  };
+
+  static Lines pack(const PooledLayer& layer, const std::vector<float>& matrix);
+  void run(const Layer& layer, int64_t num_rows, std::vector<float>& vectors) const;
+
+  std::unique_ptr<kernels::Device> device_;  // null: there are no layers
+  std::vector<Layer> layers_;
+};
+
+// Makes the answer of what the last layer gives: truncates, normalizes, scores. Returns false if a
+// value is not finite.
 [[nodiscard]] bool finish_pooling(const PoolingInfo& info,
                                   const PoolingParams& params,
-                                  std::span<const PooledLayer> layers,
-                                  int32_t num_tokens,
                                   std::vector<float>& pooled);
 
 }  // namespace sluice

@@ -5,8 +5,6 @@
 #include <memory>
 #include <utility>
 
-#include "engine/loop/pool_rows.h"
-
 namespace sluice {
 namespace {
 
@@ -132,26 +130,36 @@ void RequestTable::add_pooled_row(RequestId id,
   pool_row(info, *state.pooling, row, state.pooled);
 }
 
-bool RequestTable::end_pooled(RequestId id,
+void RequestTable::end_pooled(std::span<const RequestId> ids,
                               const PoolingInfo& info,
-                              std::span<const PooledLayer> layers,
-                              EngineStats& stats) {
-  RequestState& state = states_.at(id);
-  if (!finish_pooling(
-          info, *state.pooling, layers, state.num_prompt_tokens, state.pooled)) {
-    return false;
+                              const PooledOperators& layers,
+                              EngineStats& stats,
+                              std::vector<RequestId>& failed) {
+  std::vector<std::vector<float>*> texts;
+  for (const RequestId id : ids) {
+    RequestState& state = states_.at(id);
+    end_rows(info, *state.pooling, state.num_prompt_tokens, state.pooled);
+    texts.push_back(&state.pooled);
   }
-  TokenOutput output;
-  output.request_id = id;
-  output.finish_reason = FinishReason::kStop;
-  output.num_cached_tokens = state.num_cached_tokens;
-  output.timings = timings(state);
-  output.pooled = std::move(state.pooled);
-  queue(state.sink, std::move(output));
-  stats.prefill_time.observe(kRequestBounds, seconds_between(state.first_scheduled, Clock::now()));
-  count_end(state, FinishReason::kStop, stats);
-  remove(id);
-  return true;
+  layers.apply(texts);
+  for (const RequestId id : ids) {
+    RequestState& state = states_.at(id);
+    if (!finish_pooling(info, *state.pooling, state.pooled)) {
+      failed.push_back(id);
+      continue;
+    }
+    TokenOutput output;
+    output.request_id = id;
+    output.finish_reason = FinishReason::kStop;
+    output.num_cached_tokens = state.num_cached_tokens;
+    output.timings = timings(state);
+    output.pooled = std::move(state.pooled);
+    queue(state.sink, std::move(output));
+    const double seconds = seconds_between(state.first_scheduled, Clock::now());
+    stats.prefill_time.observe(kRequestBounds, seconds);
+    count_end(state, FinishReason::kStop, stats);
+    remove(id);
+  }
 }
 
 void RequestTable::end(RequestId id, const Ending& ending, EngineStats& stats) {

@@ -16,10 +16,10 @@
 #include "engine/core/pooling.h"
 #include "engine/core/stats.h"
 #include "engine/core/types.h"
+#include "engine/loop/pool_rows.h"
 #include "engine/request.h"
 #include "engine/sampling/grammar/grammar.h"
 #include "engine/sampling/sampler.h"
-#include "engine/weights/pooled_layers.h"
 #include "scheduler/admission.h"
 
 namespace sluice {
@@ -103,12 +103,13 @@ class RequestTable {
   void add_prompt_logprobs(RequestId id, std::vector<PromptLogprob> logprobs);
   // Adds the state of a pooled request's next row.
   void add_pooled_row(RequestId id, const PoolingInfo& info, std::span<const float> state);
-  // Queues the answer of a pooled request whose rows are complete, and removes the request; false:
-  // the answer is not finite, and the request stays.
-  [[nodiscard]] bool end_pooled(RequestId id,
-                                const PoolingInfo& info,
-                                std::span<const PooledLayer> layers,
-                                EngineStats& stats);
+  // Queues the answers of pooled requests whose rows are complete, and removes the requests. Those
+  // whose answer is not finite stay and are added to `failed`.
+  void end_pooled(std::span<const RequestId> ids,
+                  const PoolingInfo& info,
+                  const PooledOperators& layers,
+                  EngineStats& stats,
+                  std::vector<RequestId>& failed);
   // Queues an output without a token and removes the request. Unknown ids are ignored.
   void end(RequestId id, const Ending& ending, EngineStats& stats);
 

@@ -49,15 +49,26 @@ constexpr TensorName kNames[] = {
     {"mlp.gated_layers", "ffn_up"},
     {"mlp.wo", "ffn_down"},
     {"mlp.layernorm", "layer_output_norm"},
+    // Jina's spelling of XLM-R (jina-reranker-v2).
+    {"model.emb_ln.weight", "token_embd_norm.weight"},
+    {"model.emb_ln.bias", "token_embd_norm.bias"},
+    {"mixer.Wqkv", "attn_qkv"},
+    {"mixer.out_proj", "attn_output"},
+    {"norm1", "attn_output_norm"},
+    {"mlp.fc1", "ffn_up"},
+    {"mlp.fc2", "ffn_down"},
+    {"norm2", "layer_output_norm"},
 };
 
 // Jina's BERT (v2): no positions but scores that fall with distance, and a gated feed-forward half
 // whose last matrix alone has a bias.
 Expected<void> configure_jina(const Checkpoint& checkpoint, ModelConfig& config) {
   config.num_positions = 0;
+  for (LayerConfig& layer : config.layers) layer.rope = -1;
+  config.ropes.clear();
   config.max_alibi_bias = 8;
   config.gate_function = kernels::GateFunction::kGeluErf;
-  config.fused_gate_up = true;
+  config.fused_gate_up = !checkpoint.has("blk.0.ffn_gate.weight");  // older GGUF files have one
   config.only_down_bias = true;
   const Metadata& metadata = checkpoint.metadata();
   if (metadata.has("feed_forward_type")) {
@@ -105,9 +116,10 @@ Expected<void> configure_roberta(const Checkpoint& checkpoint, ModelConfig& conf
 
 constexpr FileSpec encoder_files(std::string_view model_type,
                                  std::string_view class_name,
-                                 std::span<const KeyDefault> defaults) {
-  return {.gguf = "bert",
-          .reads_gguf = model_type == "bert",
+                                 std::span<const KeyDefault> defaults,
+                                 std::string_view gguf = "bert") {
+  return {.gguf = gguf,
+          .reads_gguf = model_type == "bert" || gguf != "bert",
           .model_type = model_type,
           .class_name = class_name,
           .defaults = defaults,
@@ -141,5 +153,11 @@ const ModelSpec kCamembertSpec = {
     .files = encoder_files("camembert", "CamembertModel", kRobertaDefaults),
     .configure = configure_roberta,
     .build = build_encoder};
+
+// GGUF files of Jina's BERT; its directories are BERT's.
+extern const ModelSpec kJinaBertSpec;
+const ModelSpec kJinaBertSpec = {.files = encoder_files("", "", kBertDefaults, "jina-bert-v2"),
+                                 .configure = configure_jina,
+                                 .build = build_encoder};
 
 }  // namespace sluice

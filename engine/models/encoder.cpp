@@ -44,6 +44,7 @@ Expected<int32_t> rows_of_table(const Checkpoint& checkpoint,
 struct EncoderBuffers {
   int32_t* words = nullptr;    // [tokens] ids without their segments
   int32_t* places = nullptr;   // [tokens] rows of the table of positions
+  int32_t* num_seen = nullptr;  // [requests] tokens of the text that others see
   float* x = nullptr;          // [tokens, hidden]
   float* half = nullptr;       // [tokens, hidden] a half's output; the positions' embeddings first
   float* last = nullptr;       // [logits rows, hidden] rows that are wanted
@@ -115,6 +116,11 @@ class EncoderModel final : public Model {
     return config_.num_positions > 0 ? config_.num_positions - first_row() : 1;
   }
 
+  // Whether an id is of a token that no token sees (TokenComparison::expansion).
+  [[nodiscard]] bool is_unseen(TokenId id) const {
+    return id / config_.vocab_size >= config_.num_segments;
+  }
+
   // The rotation of a layer; null: none.
   [[nodiscard]] const kernels::RopeTable* rope_of(int32_t layer) const {
     const int32_t rope = config_.layers[static_cast<size_t>(layer)].rope;
@@ -127,6 +133,7 @@ class EncoderModel final : public Model {
   EncoderBuffers layout(const StepBounds& bounds, Arena& arena) const;
   void take_embeddings(const ForwardContext& context) const;
   void place_tokens(const ForwardContext& context) const;
+  void count_seen(const ForwardBatch& batch) const;
   // Where halves write, and how.
   [[nodiscard]] HalfOutput half_output(const kernels::RowSteps& then) const;
   void add_norm_steps(const StreamNorm& norm,
@@ -183,7 +190,7 @@ Expected<void> EncoderModel::load_positions(WeightStore& weights) {
 Expected<void> EncoderModel::load_labels(int32_t bits, WeightStore& weights) {
   if (config_.num_labels == 0) {
     // Layers trained beside the vectors, or applied after the pooling.
-    for (const char* name : {"cls", "cls.norm", "cls.output", "cls.tokens"}) {
+    for (const char* name : {"cls", "cls.norm", "cls.output", "cls.tokens", "dense_2", "dense_3"}) {
       for (const char* end : {".weight", ".bias"}) weights.leave_out(std::string(name) + end);
     }
     return {};
@@ -281,6 +288,7 @@ EncoderBuffers EncoderModel::layout(const StepBounds& bounds, Arena& arena) cons
   };
   buffers.words = take_ints(tokens);
   buffers.places = take_ints(tokens);
+  buffers.num_seen = take_ints(bounds.max_seqs);
   buffers.x = arena.take_floats(tokens * config_.hidden);
   buffers.half = arena.take_floats(tokens * config_.hidden);
   buffers.last = arena.take_floats(rows * config_.hidden);
@@ -360,8 +368,18 @@ HalfOutput EncoderModel::half_output(const kernels::RowSteps& then) const {
   return {{buffers_.x, config_.hidden}, kernels::Epilogue::kAdd, then};
 }
 
+// Counts the tokens of each text up to its last one that others see.
+void EncoderModel::count_seen(const ForwardBatch& batch) const {
+  for (size_t text = 0; text < batch.seq_lens.size(); ++text) {
+    const int32_t begin = batch.query_start_loc[text];
+    int32_t end = batch.query_start_loc[text + 1];
+    while (end > begin + 1 && is_unseen(batch.token_ids[static_cast<size_t>(end) - 1])) --end;
+    buffers_.num_seen[text] = end - begin;
+  }
+}
+
 // Finds each token's word and its row of the table of positions. An id at or above the vocabulary's
-// size is a word of the second segment.
+// size is a word of the second segment, or, above those of all segments, one that no token sees.
 void EncoderModel::place_tokens(const ForwardContext& context) const {
   int32_t paddings = 0;  // of the text so far, which the step has whole
   for (size_t i = 0; i < context.batch.token_ids.size(); ++i) {
@@ -374,8 +392,9 @@ void EncoderModel::place_tokens(const ForwardContext& context) const {
       place = config_.first_position - first_row() + position - paddings;
     }
     if (is_padding) ++paddings;
+    const int32_t segment = is_unseen(id) ? 0 : id / config_.vocab_size;
     buffers_.words[i] = id % config_.vocab_size;
-    buffers_.places[i] = id / config_.vocab_size * num_places() + place;
+    buffers_.places[i] = segment * num_places() + place;
   }
 }
 
@@ -396,8 +415,12 @@ void EncoderModel::take_embeddings(const ForwardContext& context) const {
                         .out_stride = config_.hidden});
 }
 
-void EncoderModel::forward(const ForwardContext& context) {
-  const auto num_rows = static_cast<int32_t>(context.batch.token_ids.size());
+void EncoderModel::forward(const ForwardContext& asked) {
+  ForwardBatch batch = asked.batch;
+  count_seen(batch);
+  batch.num_seen = {buffers_.num_seen, batch.seq_lens.size()};
+  const ForwardContext context = {.exec = asked.exec, .batch = batch, .caches = asked.caches};
+  const auto num_rows = static_cast<int32_t>(batch.token_ids.size());
   const Projection& first_reader = layers_.front().mixer->input();
   buffers_.hidden_in.set_num_rows(num_rows);
   take_embeddings(context);
@@ -477,6 +500,7 @@ const float* EncoderModel::score(const ForwardContext& context, int32_t num_rows
 Expected<void> read_encoder_tables(const Checkpoint& checkpoint,
                                    bool has_segments,
                                    ModelConfig& config) {
+  config.num_segments = 1;
   if (checkpoint.is_dummy()) return {};
   const char* const types = "token_types.weight";
   SLUICE_TRY(config.num_segments, rows_of_table(checkpoint, types, kMostSegments, config));

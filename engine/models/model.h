@@ -319,7 +319,7 @@ struct ModelConfig {
   // A token sees those behind it too: a text is computed whole, and no token follows it.
   bool is_encoder = false;
   int32_t num_labels = 0;      // of an encoder's layer that scores; 0: it has none
-  int32_t num_segments = 1;    // kinds of texts that an encoder tells apart
+  int32_t num_segments = 0;    // kinds of texts that an encoder tells apart; 0: no encoder.h
   int32_t num_positions = 0;   // rows of a learned table of positions; 0: there is none
   int32_t first_position = 0;  // that of a text's first token
   int32_t most_drafts = 0;     // rows of a request in a step that its states can take back
@@ -422,6 +422,7 @@ struct ForwardBatch {
   std::span<const std::span<const int32_t>> block_tables;  // [group][num_reqs * its stride]
   std::span<const int32_t> block_table_strides;            // [group]; host memory
   int32_t max_seq_len = 0;  // the largest of seq_lens, one more than the largest position
+  std::span<const int32_t> num_seen = {};  // [num_reqs] as AttentionArgs::num_seen
 };
 
 // The place of what a layer caches: K and V, for attention.

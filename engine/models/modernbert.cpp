@@ -59,7 +59,7 @@ Expected<void> read_windows(const Checkpoint& checkpoint, ModelConfig& config) {
 }
 
 Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
-  if (checkpoint.kind() == CheckpointKind::kGguf) {
+  if (checkpoint.kind() == CheckpointKind::kGguf && !checkpoint.metadata().has("hidden_act")) {
     config.gate_function = kernels::GateFunction::kGeluErf;
   }
   config.norm_bias = checkpoint.has("token_embd_norm.bias");

@@ -63,9 +63,9 @@ std::string pooled_fingerprint(const std::string& fingerprint, const Pooling& po
   key += "|" + std::to_string(info.width) + "|" + std::to_string(info.max_tokens);
   for (const TokenId token : info.label_tokens) key += "|" + std::to_string(token);
   for (const PooledLayer& layer : pooling.layers) {
-    auto hash = static_cast<uint64_t>(layer.function);
+    auto hash = static_cast<uint64_t>(layer.function) + (layer.adds_input ? 256 : 0);
     for (const std::vector<float>* values :
-         {&layer.weight, &layer.bias, &layer.norm_weight, &layer.norm_bias}) {
+         {&layer.weight, &layer.bias, &layer.norm_weight, &layer.norm_bias, &layer.residual}) {
       hash = XXH3_64bits_withSeed(values->data(), values->size() * sizeof(float), hash);
     }
     key += "|" + std::to_string(hash);

@@ -136,16 +136,22 @@ Expected<PooledLayer> read_dense_module(const std::string& folder) {
   if (bias == json.end() || *bias != false) {
     SLUICE_TRY(layer.bias, read_floats(tensors, "linear.bias", {out}, file));
   }
+  const auto residual = json.find("use_residual");
+  layer.adds_input = residual != json.end() && *residual == true;
+  if (layer.adds_input && in != out) {
+    SLUICE_TRY(layer.residual, read_floats(tensors, "residual.weight", {out, in}, file));
+  }
   return layer;
 }
 
 Expected<std::vector<PooledLayer>> read_dense_tensors(const Checkpoint& checkpoint) {
   std::vector<PooledLayer> layers;
-  for (const char* name : {"dense_2.weight", "dense_3.weight"}) {
-    if (checkpoint.has(name)) {
-      SLUICE_TRY(PooledLayer layer, read_matrix(checkpoint, name));
-      layers.push_back(std::move(layer));
-    }
+  for (const auto& [weight, bias] : {std::pair("dense_2.weight", "dense_2.bias"),
+                                     std::pair("dense_3.weight", "dense_3.bias")}) {
+    if (!checkpoint.has(weight)) continue;
+    SLUICE_TRY(PooledLayer layer, read_matrix(checkpoint, weight));
+    SLUICE_TRY(layer.bias, read_optional_vector(checkpoint, bias, layer.out));
+    layers.push_back(std::move(layer));
   }
   return layers;
 }

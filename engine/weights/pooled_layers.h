@@ -16,7 +16,8 @@ class Checkpoint;
 
 enum class PooledFunction : uint8_t { kIdentity, kTanh, kGelu };
 
-// y = function(W x + b), then normed as by LayerNorm where there are weights for it.
+// y = function(W x + b), then normed as by LayerNorm where there are weights for it, then, where
+// `adds_input`, plus R x.
 struct PooledLayer {
   int32_t in = 0;
   int32_t out = 0;
@@ -26,13 +27,15 @@ struct PooledLayer {
   std::vector<float> norm_weight;  // [out]; empty: no norm
   std::vector<float> norm_bias;    // [out]; empty: none
   double norm_epsilon = 0;
+  bool adds_input = false;
+  std::vector<float> residual;  // [out, in] R; empty: the identity
 };
 
 // Reads the folder of a Dense module: config.json and model.safetensors. kDataLoss or kUnsupported
 // with one line "file: field: found X, expected Y".
 Expected<PooledLayer> read_dense_module(const std::string& folder);
 
-// Reads dense_2.weight and dense_3.weight; a file without them has no layers.
+// Reads dense_2 and dense_3, weights and biases; a file without them has no layers.
 Expected<std::vector<PooledLayer>> read_dense_tensors(const Checkpoint& checkpoint);
 
 // Reads a classifier's head with a norm, ModernBERT's, as two layers: cls, cls.norm and cls.output.

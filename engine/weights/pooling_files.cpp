@@ -14,6 +14,7 @@
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/json_file.h"
+#include "engine/weights/sentence_files.h"
 
 namespace sluice {
 namespace {
@@ -31,6 +32,8 @@ struct Modules {
   bool normalizes = false;
   std::optional<std::array<TokenId, 2>> yes_and_no;
   std::vector<PooledLayer> layers;
+  bool counts_prompts = true;  // a prompt's tokens are part of the pooling
+  std::string mask_file;       // of the tokens of ColBERT that have vectors; empty: none
 };
 
 const Json* member(const Json& object, std::string_view name) {
@@ -75,9 +78,11 @@ constexpr std::string_view kOtherFlags[] = {"pooling_mode_max_tokens",
                                             "pooling_mode_mean_sqrt_len_tokens",
                                             "pooling_mode_weightedmean_tokens"};
 
-Expected<PoolingType> read_pooling_type(const std::string& path) {
+Expected<PoolingType> read_pooling_type(const std::string& path, bool& counts_prompts) {
   SLUICE_TRY(const Json json, read_json_file(path));
   if (!json.is_object()) return wrong_in_file(path, "file", "no JSON object", "a JSON object");
+  const Json* const counts = member(json, "include_prompt");
+  counts_prompts = counts == nullptr || *counts != false;
   const Json* mode = member(json, "pooling_mode");
   if (mode != nullptr && mode->is_array() && mode->size() == 1) mode = &mode->front();
   if (mode != nullptr) {
@@ -111,7 +116,14 @@ Expected<void> read_module(const std::string& folder, const Json& module, Module
   const std::string file = folder + "/" + path + "/config.json";
   if (name == "Transformer") return {};
   if (name == "Pooling") {
-    SLUICE_TRY(modules.type, read_pooling_type(file));
+    if (!modules.layers.empty()) {
+      return wrong_in_file(folder + "/modules.json", "type", in_quotes(type), "no layer before it");
+    }
+    SLUICE_TRY(modules.type, read_pooling_type(file, modules.counts_prompts));
+    return {};
+  }
+  if (name == "MultiVectorMask") {
+    modules.mask_file = file;
     return {};
   }
   if (name == "Normalize") {
@@ -136,7 +148,7 @@ Expected<void> read_module(const std::string& folder, const Json& module, Module
   return wrong_in_file(folder + "/modules.json",
                "type",
                in_quotes(type),
-               "Transformer, Pooling, Dense, Normalize or LogitScore");
+               "Transformer, Pooling, Dense, MultiVectorMask, Normalize or LogitScore");
 }
 
 Expected<Modules> read_modules(const std::string& folder) {
@@ -265,7 +277,8 @@ struct Source {
 
 // Puts --hf-overrides over what config.json says.
 Expected<void> apply_overrides(const std::string& text, Json& json) {
-  constexpr std::array<std::string_view, 5> kKnown = {"architectures",
+  constexpr std::array<std::string_view, 6> kKnown = {"architectures",
+                                                      "default_prompt_name",
                                                       "is_matryoshka",
                                                       "matryoshka_dimensions",
                                                       "classifier_from_token",
@@ -299,7 +312,8 @@ Expected<Source> read_source(const Config& config, const Checkpoint& checkpoint)
     }
     source.type = source.modules.type;
     // Layers without a pooling before them are each token's own: ColBERT's.
-    if (!source.type && !source.modules.layers.empty()) {
+    const bool is_each = !source.modules.layers.empty() || !source.modules.mask_file.empty();
+    if (!source.type && is_each) {
       source.type = PoolingType::kEvery;
       source.modules.normalizes = true;
     }
@@ -314,8 +328,8 @@ Expected<Source> read_source(const Config& config, const Checkpoint& checkpoint)
   }
   SLUICE_TRY_VOID(apply_overrides(config.hf_overrides, source.json));
   SLUICE_TRY(source.modules.layers, read_dense_tensors(checkpoint));
-  if (!checkpoint.metadata().has("pooling_type")) return source;
-  SLUICE_TRY(const uint64_t number, checkpoint.metadata().get_uint("pooling_type"));
+  SLUICE_TRY(const uint64_t number, checkpoint.metadata().get_uint_or("pooling_type", 0));
+  if (number == 0 && !source.modules.layers.empty()) source.type = PoolingType::kEvery;  // ColBERT
   constexpr std::array kTypes = {PoolingType::kMean, PoolingType::kCls, PoolingType::kLast};
   source.is_rank = number == kGgufRank;
   if (number >= 1 && number <= kTypes.size()) source.type = kTypes[number - 1];
@@ -350,6 +364,47 @@ Expected<void> find_scoring_head(const Checkpoint& checkpoint,
   }
   source.type = named->type;
   return {};
+}
+
+// Finds the texts that are put before others, and how the sides of late interaction differ.
+Expected<void> read_texts(const std::string& folder,
+                          const Tokenizer& tokenizer,
+                          const Source& source,
+                          const PooledModel& model,
+                          PoolingInfo& info) {
+  if (source.modules.counts_prompts) {
+    SLUICE_TRY(info.prompts, read_prompts(folder));
+  }
+  if (info.type != PoolingType::kEvery) return {};
+  const Json* const classes = member(source.json, "architectures");
+  const bool is_stanford = classes != nullptr && classes->dump() == R"(["HF_ColBERT"])";
+  SLUICE_TRY(info.comparison,
+             read_comparison(folder,
+                             tokenizer,
+                             {.mask_file = source.modules.mask_file,
+                              .is_stanford = is_stanford,
+                              .sees_whole = model.is_encoder,
+                              .unseen = model.unseen,
+                              .max_tokens = info.max_tokens,
+                              .window = model.window}));
+  return {};
+}
+
+// A prompt is put before all texts only where that is asked for, not where a file says so alone.
+Expected<void> choose_prompt(const Json& json, PoolingInfo& info) {
+  const std::string name = text_of(json, "default_prompt_name");
+  if (name.empty()) return {};
+  const auto found = std::ranges::find(info.prompts, name, &NamedPrompt::name);
+  if (found != info.prompts.end()) {
+    info.default_prompt = found->text;
+    return {};
+  }
+  std::string known;
+  for (const NamedPrompt& prompt : info.prompts) known += " " + in_quotes(prompt.name);
+  return make_error(ErrorCode::kInvalidArgument,
+                    "--hf-overrides: default_prompt_name: found " + in_quotes(name) +
+                        ", the model has" + (known.empty() ? " none" : known),
+                    "hf-overrides");
 }
 
 bool is_pooling(const Config& config, const Source& source, const PooledModel& model) {
@@ -423,7 +478,9 @@ Expected<std::optional<Pooling>> read_pooling(const Config& config,
   if (checkpoint.kind() == CheckpointKind::kHuggingFace) {
     SLUICE_TRY(const int32_t most, read_max_tokens(checkpoint.path()));
     if (most > 0) info.max_tokens = std::min(info.max_tokens, most);
+    SLUICE_TRY_VOID(read_texts(checkpoint.path(), tokenizer, source, model, info));
   }
+  SLUICE_TRY_VOID(choose_prompt(source.json, info));
   return std::optional(Pooling{std::move(info), std::move(source.modules.layers)});
 }
 

@@ -26,6 +26,8 @@ struct PooledModel {
   bool is_encoder = false;    // each token sees later ones too
   bool lacks_output = false;  // it cannot choose tokens
   bool has_segments = false;  // see PoolingInfo
+  TokenId unseen = 0;         // added to ids that no token sees; 0: it sees all
+  int32_t window = 0;         // the narrowest of a layer; 0: none has one
 };
 
 // How a model pools, and the layers after that.

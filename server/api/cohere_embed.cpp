@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// POST /v2/embed: the vectors of texts in Cohere's shape, as floats and smaller numbers.
+// POST /v2/embed and /v1/embed: the vectors of texts in Cohere's shapes, as floats and smaller
+// numbers.
 #include <algorithm>
 #include <array>
 #include <cmath>
@@ -147,6 +148,7 @@ Expected<InputRules> read_cut(const PoolingInfo& info, const Json& body, std::st
   rules.most = info.max_tokens;
   rules.param = std::move(name);
   rules.cuts = true;
+  SLUICE_TRY(rules.prompt, read_prompt(info, body, /*must_exist=*/false));
   SLUICE_TRY(const auto most, read_integer(body, "max_tokens", 1, INT32_MAX));
   if (most) rules.most = static_cast<int32_t>(std::min<int64_t>(*most, rules.most));
   const Json* const side = find_field(body, "truncate");
@@ -157,23 +159,40 @@ Expected<InputRules> read_cut(const PoolingInfo& info, const Json& body, std::st
   return invalid("truncate must be NONE, START or END, got " + show_value(*side) + ".", "truncate");
 }
 
-std::string embed_json(const PooledAnswer& answer,
-                       const std::vector<const VectorType*>& types,
-                       const Json& texts) {
+struct AnswerForm {
+  std::vector<const VectorType*> types;
+  bool is_first_version = false;
+  bool is_bare = false;  // the first version's answer to a request without types: floats alone
+  Json texts;
+};
+
+void write_vectors_of(const VectorType& type, const PooledAnswer& answer, JsonWriter& json) {
+  json.open_array();
+  for (const std::vector<float>& vector : answer.vectors) type.write(json, vector);
+  json.close_array();
+}
+
+std::string embed_json(const PooledAnswer& answer, const AnswerForm& form) {
   std::string out;
   JsonWriter json(out);
   json.open_object().key("id").string(answer.id);
-  json.key("embeddings").open_object();
-  for (const VectorType* type : types) {
-    json.key(type->name).open_array();
-    for (const std::vector<float>& vector : answer.vectors) type->write(json, vector);
-    json.close_array();
+  json.key("embeddings");
+  if (form.is_bare) {
+    write_vectors_of(kTypes.front(), answer, json);
+  } else {
+    json.open_object();
+    for (const VectorType* type : form.types) {
+      json.key(type->name);
+      write_vectors_of(*type, answer, json);
+    }
+    json.close_object();
   }
-  json.close_object().key("texts").open_array();
-  for (const Json& text : texts) json.string(text.get_ref<const std::string&>());
-  json.close_array().key("response_type").string("embeddings_by_type");
-  json.key("meta").open_object();
-  json.key("api_version").open_object().key("version").string("2").close_object();
+  json.key("texts").open_array();
+  for (const Json& text : form.texts) json.string(text.get_ref<const std::string&>());
+  json.close_array().key("response_type");
+  json.string(form.is_bare ? "embeddings_floats" : "embeddings_by_type");
+  json.key("meta").open_object().key("api_version").open_object();
+  json.key("version").string(form.is_first_version ? "1" : "2").close_object();
   json.key("billed_units").open_object().key("input_tokens").integer(answer.num_tokens);
   json.close_object().close_object().close_object();
   return out;
@@ -184,20 +203,21 @@ Expected<DecodedPooledRequest> decode(const ValidationContext& context, Exchange
   SLUICE_TRY_VOID(check_parameters(body, Endpoint::kCohereEmbed, exchange.ignored));
   SLUICE_TRY(const std::string model, resolve_model(context.model_names, body));
   SLUICE_TRY(const PoolingInfo info, pooling_of(context, PooledKind::kVectors));
-  SLUICE_TRY(auto types, read_types(body));
+  AnswerForm form;
+  SLUICE_TRY(form.types, read_types(body));
+  form.is_first_version = exchange.request.path.starts_with("/v1/");
+  form.is_bare = form.is_first_version && find_field(body, "embedding_types") == nullptr;
   PoolingParams params;
   SLUICE_TRY(params.dimensions, read_dimensions(info, body, "output_dimension"));
   std::string name;
-  SLUICE_TRY(Json texts, read_text_list(body, name));
+  SLUICE_TRY(form.texts, read_text_list(body, name));
   SLUICE_TRY(const InputRules rules, read_cut(info, body, name));
-  SLUICE_TRY(auto prompts, read_inputs(context, rules, texts));
+  SLUICE_TRY(auto prompts, read_inputs(context, rules, form.texts));
   SLUICE_TRY(PooledRequest request,
              make_pooled_request(context, body, params, std::move(prompts)));
   return DecodedPooledRequest{
       std::move(request),
-      [types = std::move(types), texts = std::move(texts)](const PooledAnswer& answer) {
-        return embed_json(answer, types, texts);
-      }};
+      [form = std::move(form)](const PooledAnswer& answer) { return embed_json(answer, form); }};
 }
 
 }  // namespace

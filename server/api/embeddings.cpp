@@ -93,6 +93,10 @@ Expected<DecodedPooledRequest> decode(const ValidationContext& context,
   SLUICE_TRY(auto prompts, read_texts(context, info, body));
   SLUICE_TRY(PooledRequest request,
              make_pooled_request(context, body, params, std::move(prompts)));
+  if (info.type == PoolingType::kEvery) {
+    SLUICE_TRY(const TextSide side, read_side(body));
+    for (size_t i = 0; i < request.requests.size(); ++i) leave_out(info, side, i, request);
+  }
   return DecodedPooledRequest{
       std::move(request), [info, params, is_base64, is_pooling](const PooledAnswer& answer) {
         return embeddings_json(answer, info, params, is_base64, is_pooling);

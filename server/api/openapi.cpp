@@ -247,6 +247,7 @@ constexpr Body kBodies[] = {
     {"/score", "ScoreRequest", "", false},
     {"/classify", "ClassifyRequest", "", false},
     {"/v2/embed", "CohereEmbedRequest", "", false},
+    {"/v1/embed", "CohereEmbedRequest", "", false},
     {"/embed", "TeiRequest", "", false},
     {"/embed_all", "TeiRequest", "", false},
     {"/similarity", "TeiRequest", "", false},
@@ -330,7 +331,7 @@ std::string openapi_json(const Config& config, const SamplingParams& defaults) {
     if (routes()[i].handler == handle_page) continue;  // for people, no part of the API
     json.key(route_template(routes()[i])).open_object();
     for (const Route& route : routes()) {
-      if (!same_path(route)) continue;
+      if (!same_path(route) || route.handler == handle_page) continue;
       json.key(operation_name(route.method));
       write_operation(json, route);
     }

@@ -99,6 +99,72 @@ Expected<PoolingInfo> pooling_of(const ValidationContext& context, PooledKind wa
   return info;
 }
 
+Expected<TextSide> read_side(const Json& body) {
+  const Json* const kind = find_field(body, "input_type");
+  if (kind == nullptr) return TextSide::kAny;
+  if (*kind == "query" || *kind == "search_query") return TextSide::kQuery;
+  if (*kind == "document" || *kind == "search_document" || *kind == "passage") {
+    return TextSide::kDocument;
+  }
+  return invalid("input_type must be \"query\" or \"document\" with this model, got " +
+                     show_value(*kind) + ".",
+                 "input_type");
+}
+
+// Texts are cut to the side's length, as where these models were trained.
+void apply_side(const PoolingInfo& info, TextSide side, InputRules& rules) {
+  if (side == TextSide::kAny) return;
+  const TokenComparison& comparison = info.comparison;
+  const ComparedSide& own = side == TextSide::kQuery ? comparison.query : comparison.document;
+  rules.prompt = own.prompt;
+  rules.marker = own.marker;
+  if (own.max_tokens > 0 && own.max_tokens < rules.most) {
+    rules.most = own.max_tokens;
+    rules.cuts = true;
+  }
+  if (side != TextSide::kQuery) return;
+  rules.expansion = comparison.expansion;
+  rules.expanded_tokens = comparison.expanded_tokens;
+}
+
+void leave_out(const PoolingInfo& info, TextSide side, size_t index, PooledRequest& request) {
+  const TokenComparison& comparison = info.comparison;
+  const std::vector<TokenId>& skipped =
+      side == TextSide::kQuery ? comparison.query.skipped : comparison.document.skipped;
+  if (side == TextSide::kAny || skipped.empty()) return;
+  request.left_out.resize(request.requests.size());
+  const Ids& ids = request.requests[index].prompt;
+  for (size_t row = 0; row < ids.size(); ++row) {
+    if (!std::ranges::binary_search(skipped, ids[row])) continue;
+    request.left_out[index].push_back(static_cast<int32_t>(row));
+  }
+}
+
+Expected<std::string> read_prompt(const PoolingInfo& info, const Json& body, bool must_exist) {
+  const Json* const named = find_field(body, "prompt_name");
+  const Json* const kind = named != nullptr ? named : find_field(body, "input_type");
+  if (kind == nullptr) return info.default_prompt;
+  const std::string param = named != nullptr ? "prompt_name" : "input_type";
+  if (!kind->is_string()) {
+    return invalid(param + " must be a string, got " + show_value(*kind) + ".", param);
+  }
+  std::vector<std::string> names = {kind->get<std::string>()};
+  if (named == nullptr && names.front().starts_with("search_")) {
+    names.push_back(names.front().substr(std::string_view("search_").size()));
+  }
+  if (named == nullptr && names.back() == "document") names.emplace_back("passage");
+  for (const std::string& name : names) {
+    const auto found = std::ranges::find(info.prompts, name, &NamedPrompt::name);
+    if (found != info.prompts.end()) return found->text;
+  }
+  if (named == nullptr && !must_exist) return info.default_prompt;
+  std::string known;
+  for (const NamedPrompt& prompt : info.prompts) known += " \"" + prompt.name + "\"";
+  return invalid("The model has " + (known.empty() ? "no prompts" : "the prompts" + known) +
+                     ", got " + show_value(*kind) + ".",
+                 param);
+}
+
 Expected<InputRules> read_input_rules(const ValidationContext& context,
                                       const PoolingInfo& info,
                                       const Json& body,
@@ -107,6 +173,7 @@ Expected<InputRules> read_input_rules(const ValidationContext& context,
   rules.most = info.max_tokens;
   rules.param = std::move(param);
   rules.cuts = context.config.auto_truncate;
+  rules.prompt = info.default_prompt;
   SLUICE_TRY(rules.adds_special_tokens, read_bool(body, "add_special_tokens", true));
   SLUICE_TRY(rules.cuts, read_bool(body, "truncate", rules.cuts));
   SLUICE_TRY(const auto most,
@@ -141,13 +208,18 @@ Expected<Ids> encode_input(const ValidationContext& context,
   if (least > rules.most && !rules.cuts) return tl::unexpected(too_long(rules, index, least));
   const Tokenizer& tokenizer = context.tokenizer;
   Ids ids;
-  tokenizer.encode(text, SpecialText::kParse, ids);
+  if (rules.prompt.empty()) {
+    tokenizer.encode(text, SpecialText::kParse, ids);
+  } else {
+    tokenizer.encode(rules.prompt + std::string(text), SpecialText::kParse, ids);
+  }
   Ids prefix;
   Ids suffix;
   if (rules.adds_special_tokens) {
     prefix = tokenizer.prefix_tokens();
     suffix = tokenizer.suffix_tokens();
   }
+  if (rules.marker != kInvalidToken) prefix.push_back(rules.marker);
   // The tokens that begin and end a text are kept when it is cut.
   const size_t num_special = prefix.size() + suffix.size();
   const auto most = static_cast<size_t>(rules.most);
@@ -162,6 +234,7 @@ Expected<Ids> encode_input(const ValidationContext& context,
   }
   const auto count = static_cast<int64_t>(ids.size());
   if (count > rules.most) return tl::unexpected(too_long(rules, index, count));
+  ids.resize(std::max(ids.size(), static_cast<size_t>(rules.expanded_tokens)), rules.expansion);
   return ids;
 }
 
@@ -214,7 +287,13 @@ Expected<std::vector<Ids>> read_inputs(const ValidationContext& context,
 Expected<std::vector<std::vector<TokenId>>> read_texts(const ValidationContext& context,
                                                        const PoolingInfo& info,
                                                        Json& body) {
-  SLUICE_TRY(const InputRules rules, read_input_rules(context, info, body, "input"));
+  SLUICE_TRY(InputRules rules, read_input_rules(context, info, body, "input"));
+  if (info.type == PoolingType::kEvery) {
+    SLUICE_TRY(const TextSide side, read_side(body));
+    apply_side(info, side, rules);
+  } else {
+    SLUICE_TRY(rules.prompt, read_prompt(info, body));
+  }
   if (find_field(body, "messages") != nullptr) {
     if (find_field(body, "add_generation_prompt") == nullptr) body["add_generation_prompt"] = false;
     SLUICE_TRY(ChatPrompt prompt, chat_prompt(context, body));

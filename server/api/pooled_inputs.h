@@ -26,6 +26,8 @@ struct PooledRequest {
   std::vector<ValidRequest> requests;    // one a text
   std::shared_ptr<TenantLease> lease;    // set at admission
   std::shared_ptr<const ServedModel> served;
+  // Rows of each text's tokens that have no vector, ascending; empty: all have one.
+  std::vector<std::vector<int32_t>> left_out;
 
   [[nodiscard]] int64_t num_tokens() const;
 };
@@ -37,6 +39,10 @@ struct InputRules {
   bool cuts = false;        // a longer one is cut; else it is an error
   bool keeps_end = false;   // what is cut is the beginning
   std::string param;        // the field with the texts, for errors
+  std::string prompt;       // put before each text
+  TokenId marker = kInvalidToken;     // after the tokens that begin a text, if any
+  TokenId expansion = kInvalidToken;  // fills a text up to `expanded_tokens`, if any
+  int32_t expanded_tokens = 0;
 };
 
 // kVectors: one of each text; kTokens: one of each token, which models of the former make too.
@@ -46,8 +52,27 @@ enum class PooledKind : uint8_t { kVectors, kTokens, kScores, kAny };
 // wanted, or the other way round.
 [[nodiscard]] Expected<PoolingInfo> pooling_of(const ValidationContext& context, PooledKind wanted);
 
+// Which of two kinds of texts one is, where a model tells them apart.
+enum class TextSide : uint8_t { kAny, kQuery, kDocument };
+
+// Returns the side that input_type names: query, document or passage, or Cohere's search_query and
+// search_document; kAny where it names none of these or is missing.
+[[nodiscard]] Expected<TextSide> read_side(const nlohmann::ordered_json& body);
+
+// Changes the rules to those of one side of late interaction.
+void apply_side(const PoolingInfo& info, TextSide side, InputRules& rules);
+
+// Adds the rows of a text whose tokens have no vector on its side.
+void leave_out(const PoolingInfo& info, TextSide side, size_t index, PooledRequest& request);
+
+// Reads prompt_name and input_type: the text that is put before others. kInvalidArgument: the model
+// has no prompt of that name; `must_exist` counts for input_type alone.
+[[nodiscard]] Expected<std::string> read_prompt(const PoolingInfo& info,
+                                                const nlohmann::ordered_json& body,
+                                                bool must_exist = true);
+
 // Reads add_special_tokens, truncate_prompt_tokens, truncation_side and, in TEI's spelling,
-// truncate and truncation_direction.
+// truncate and truncation_direction. Texts get the default prompt.
 [[nodiscard]] Expected<InputRules> read_input_rules(const ValidationContext& context,
                                                     const PoolingInfo& info,
                                                     const nlohmann::ordered_json& body,
@@ -59,7 +84,8 @@ enum class PooledKind : uint8_t { kVectors, kTokens, kScores, kAny };
     const InputRules& rules,
     const nlohmann::ordered_json& value);
 
-// Returns the ids of `input`, or of the chat in `messages`, whose turn is not continued.
+// Returns the ids of `input`, or of the chat in `messages`, whose turn is not continued, with the
+// prompt or as the side that the request names.
 [[nodiscard]] Expected<std::vector<std::vector<TokenId>>> read_texts(
     const ValidationContext& context,
     const PoolingInfo& info,

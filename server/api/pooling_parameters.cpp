@@ -122,10 +122,9 @@ constexpr std::array kRows = {
     // TEI.
     taken("inputs", Endpoint::kTei, kTextsOrPairs),
     taken("normalize", Endpoint::kTei, kSwitchValue),
-    // Prompts by name are not put before texts: clients send them. Cohere's must say one.
-    ignored_text("input_type", kCohere),
-    same_as_none("input_type", kVectors, no_value, {}),
-    same_as_none("prompt_name", Endpoint::kTei, no_value, {}),
+    // Prompts of the model's files, by name.
+    taken("input_type", joined(kVectors, kCohere), kString),
+    taken("prompt_name", joined(kVectors, Endpoint::kTei), kString),
 };
 
 }  // namespace

@@ -3,8 +3,10 @@
 
 #include <algorithm>
 #include <chrono>
+#include <span>
 #include <utility>
 
+#include "server/api/pooled_json.h"
 #include "server/front/io_worker.h"
 #include "server/front/served_model.h"
 #include "server/http/api_errors.h"
@@ -22,6 +24,23 @@ constexpr int32_t kStepsAhead = 2;
 size_t most_open(const Config& config) {
   const int32_t wanted = kStepsAhead * config.max_num_seqs;
   return static_cast<size_t>(std::clamp(wanted, 1, std::max(config.max_num_queued_reqs / 4, 1)));
+}
+
+// Takes the vectors of these tokens out of a text's, of `width` each.
+void take_out(std::span<const int32_t> rows, size_t width, std::vector<float>& vectors) {
+  size_t to = 0;
+  size_t next = 0;
+  for (size_t row = 0; row < vectors.size() / width; ++row) {
+    if (next < rows.size() && static_cast<size_t>(rows[next]) == row) {
+      ++next;
+      continue;
+    }
+    std::copy_n(vectors.begin() + static_cast<ptrdiff_t>(row * width),
+                width,
+                vectors.begin() + static_cast<ptrdiff_t>(to));
+    to += width;
+  }
+  vectors.resize(to);
 }
 
 int64_t num_values(const PooledRequest& request, const PoolingInfo& info) {
@@ -189,6 +208,11 @@ void PoolingRun::accept(size_t index, const TokenOutput& output) {
     return fail(Error{ErrorCode::kUnavailable, "The server is shutting down.", {}, {}});
   }
   answer_.vectors[index] = output.pooled;
+  if (!request_.left_out.empty()) {
+    const PoolingInfo& info = *engine_.model().pooling;
+    const size_t width = vector_width(info, *request_.requests[index].pooling);
+    take_out(request_.left_out[index], width, answer_.vectors[index]);
+  }
   ++num_done_;
   usage_.cached_tokens += output.num_cached_tokens;
   RequestTimings& timings = usage_.timings;

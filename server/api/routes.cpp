@@ -42,6 +42,8 @@ constexpr std::array kRoutes = {
     Route{"POST", "/score", handle_score, RouteAuth::kKey},
     Route{"POST", "/classify", handle_classify, RouteAuth::kKey},
     Route{"POST", "/v2/embed", handle_cohere_embed, RouteAuth::kKey},
+    Route{"POST", "/v1/embed", handle_cohere_embed, RouteAuth::kKey},
+    Route{"POST", "/", handle_tei_embed, RouteAuth::kKey},
     Route{"POST", "/embed", handle_tei_embed, RouteAuth::kKey},
     Route{"POST", "/embed_all", handle_tei_embed_all, RouteAuth::kKey},
     Route{"POST", "/similarity", handle_tei_similarity, RouteAuth::kKey},

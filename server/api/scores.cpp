@@ -126,10 +126,12 @@ Expected<Prompts> encode_pairs(const ValidationContext& context,
                                const Pairs& pairs) {
   Prompts prompts;
   if (!info.is_classifier) {
-    for (const auto* side : {&pairs.first, &pairs.second}) {
-      for (size_t i = 0; i < side->size(); ++i) {
-        SLUICE_TRY(auto ids,
-                   encode_input(context, rules, (*side)[i], static_cast<int64_t>(i)));
+    for (const TextSide side : {TextSide::kQuery, TextSide::kDocument}) {
+      const auto& texts = side == TextSide::kQuery ? pairs.first : pairs.second;
+      InputRules own = rules;
+      if (info.type == PoolingType::kEvery) apply_side(info, side, own);
+      for (size_t i = 0; i < texts.size(); ++i) {
+        SLUICE_TRY(auto ids, encode_input(context, own, texts[i], static_cast<int64_t>(i)));
         prompts.push_back(std::move(ids));
       }
     }
@@ -143,6 +145,21 @@ Expected<Prompts> encode_pairs(const ValidationContext& context,
     prompts.push_back(std::move(ids));
   }
   return prompts;
+}
+
+// Makes the engine's requests of encoded pairs.
+Expected<PooledRequest> request_of(const ValidationContext& context,
+                                   const Json& body,
+                                   const PoolingInfo& info,
+                                   const PoolingParams& params,
+                                   size_t num_first,
+                                   Prompts prompts) {
+  SLUICE_TRY(PooledRequest request, make_pooled_request(context, body, params, std::move(prompts)));
+  if (info.type != PoolingType::kEvery) return request;
+  for (size_t i = 0; i < request.requests.size(); ++i) {
+    leave_out(info, i < num_first ? TextSide::kQuery : TextSide::kDocument, i, request);
+  }
+  return request;
 }
 
 // Returns the score of each pair. `num_first`: of the texts whose vectors are first.
@@ -279,7 +296,7 @@ Expected<DecodedPooledRequest> decode_rerank(const ValidationContext& context, E
   SLUICE_TRY(const InputRules rules, read_input_rules(context, info, body, name));
   SLUICE_TRY(Prompts prompts, encode_pairs(context, info, rules, pairs));
   SLUICE_TRY(PooledRequest request,
-             make_pooled_request(context, body, params, std::move(prompts)));
+             request_of(context, body, info, params, 1, std::move(prompts)));
   return DecodedPooledRequest{
       std::move(request), [info, form = std::move(form)](const PooledAnswer& answer) {
         return rerank_json(answer, scores_of(info, answer.vectors, 1), form);
@@ -350,7 +367,7 @@ Expected<DecodedPooledRequest> decode_score(const ValidationContext& context, Ex
   PoolingParams params;
   SLUICE_TRY(params.activates, read_bool(body, "use_activation", true));
   SLUICE_TRY(PooledRequest request,
-             make_pooled_request(context, body, params, std::move(prompts)));
+             request_of(context, body, info, params, pairs.first.size(), std::move(prompts)));
   return DecodedPooledRequest{std::move(request),
                               [info, num_first = pairs.first.size()](const PooledAnswer& answer) {
                                 return score_json(answer,
@@ -417,7 +434,8 @@ Expected<DecodedPooledRequest> decode_similarity(const ValidationContext& contex
   SLUICE_TRY(pairs.second, texts_of(context, *sentences, "inputs"));
   SLUICE_TRY(const InputRules rules, read_input_rules(context, info, body, "inputs"));
   SLUICE_TRY(Prompts prompts, encode_pairs(context, info, rules, pairs));
-  SLUICE_TRY(PooledRequest request, make_pooled_request(context, body, {}, std::move(prompts)));
+  SLUICE_TRY(PooledRequest request,
+             request_of(context, body, info, {}, 1, std::move(prompts)));
   return DecodedPooledRequest{std::move(request), [info](const PooledAnswer& answer) {
                                 std::string out;
                                 JsonWriter json(out);

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The endpoints of text-embeddings-inference (TEI): /embed, /embed_all, /predict and /info.
+// The endpoints of text-embeddings-inference (TEI): /embed, /embed_all, /predict, / and /info.
 #include <algorithm>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,7 +42,8 @@ Expected<DecodedPooledRequest> decode_embed(const ValidationContext& context,
   // TEI's /embed_all gives states as they are.
   SLUICE_TRY(params.activates, read_bool(body, "normalize", !every_token));
   SLUICE_TRY(params.dimensions, read_dimensions(info, body));
-  SLUICE_TRY(const InputRules rules, read_input_rules(context, info, body, "inputs"));
+  SLUICE_TRY(InputRules rules, read_input_rules(context, info, body, "inputs"));
+  SLUICE_TRY(rules.prompt, read_prompt(info, body));
   SLUICE_TRY(auto prompts, read_inputs(context, rules, *find_field(body, "inputs")));
   SLUICE_TRY(PooledRequest request,
              make_pooled_request(context, body, params, std::move(prompts)));
@@ -148,7 +150,13 @@ void handle_embed(FrontEnd& front_end, Exchange exchange, bool every_token) {
 
 }  // namespace
 
+// What a client whose URL has no path means depends on the model.
 void handle_tei_embed(FrontEnd& front_end, Exchange exchange) {
+  const std::optional<PoolingInfo>& pooling = front_end.usual_model()->engine.model().pooling;
+  if (exchange.request.path == "/" && pooling && pooling->is_classifier) {
+    return pooling->labels.size() == 1 ? handle_rerank(front_end, std::move(exchange))
+                                       : handle_tei_predict(front_end, std::move(exchange));
+  }
   handle_embed(front_end, std::move(exchange), /*every_token=*/false);
 }
 

@@ -34,9 +34,10 @@ Expected<PooledRequest> decode_embed_request(const ValidationContext& context,
   SLUICE_TRY(const Json fields, message_json(message, ignored));
   SLUICE_TRY(const PoolingInfo info, pooling_of(context, PooledKind::kVectors));
   const Json tokenized = fields.value("tokenized", Json::object());
-  const InputRules rules = {.most = info.max_tokens,
-                            .cuts = context.config.auto_truncate,
-                            .param = "tokenized.input_ids"};
+  InputRules rules;
+  rules.most = info.max_tokens;
+  rules.cuts = context.config.auto_truncate;
+  rules.param = "tokenized.input_ids";
   SLUICE_TRY(auto prompts,
              read_inputs(context, rules, tokenized.value("input_ids", Json::array())));
   return make_pooled_request(context, Json::object(), {}, std::move(prompts));

@@ -6,6 +6,27 @@
 #include <string>
 
 namespace sluice {
+namespace {
+
+void encode(const ComparedSide& from, worker::v1::ComparedSide& to) {
+  const auto& [prompt, marker, max_tokens, skipped] = from;
+  to.set_prompt(prompt);
+  to.set_marker(marker);
+  to.set_max_tokens(max_tokens);
+  to.mutable_skipped()->Add(skipped.begin(), skipped.end());
+}
+
+ComparedSide decode(const worker::v1::ComparedSide& from) {
+  ComparedSide to;
+  auto& [prompt, marker, max_tokens, skipped] = to;
+  prompt = from.prompt();
+  marker = from.marker();
+  max_tokens = from.max_tokens();
+  skipped.assign(from.skipped().begin(), from.skipped().end());
+  return to;
+}
+
+}  // namespace
 
 void encode(const PoolingParams& from, worker::v1::PoolingParams& to) {
   const auto& [every_token, activates, dimensions] = from;
@@ -34,7 +55,10 @@ void encode(const PoolingInfo& from, worker::v1::PoolingInfo& to) {
                matryoshka_dimensions,
                function,
                labels,
-               label_tokens] = from;
+               label_tokens,
+               prompts,
+               default_prompt,
+               comparison] = from;
   to.set_is_classifier(is_classifier);
   to.set_type(static_cast<uint32_t>(type));
   to.set_normalizes(normalizes);
@@ -47,6 +71,17 @@ void encode(const PoolingInfo& from, worker::v1::PoolingInfo& to) {
   to.set_function(static_cast<uint32_t>(function));
   for (const std::string& label : labels) to.add_labels(label);
   to.mutable_label_tokens()->Add(label_tokens.begin(), label_tokens.end());
+  for (const NamedPrompt& prompt : prompts) {
+    worker::v1::NamedPrompt& added = *to.add_prompts();
+    added.set_name(prompt.name);
+    added.set_text(prompt.text);
+  }
+  to.set_default_prompt(default_prompt);
+  const auto& [query, document, expansion, expanded_tokens] = comparison;
+  encode(query, *to.mutable_query());
+  encode(document, *to.mutable_document());
+  to.set_expansion(expansion);
+  to.set_expanded_tokens(expanded_tokens);
 }
 
 Expected<PoolingInfo> decode(const worker::v1::PoolingInfo& from) {
@@ -61,7 +96,10 @@ Expected<PoolingInfo> decode(const worker::v1::PoolingInfo& from) {
          matryoshka_dimensions,
          function,
          labels,
-         label_tokens] = to;
+         label_tokens,
+         prompts,
+         default_prompt,
+         comparison] = to;
   is_classifier = from.is_classifier();
   if (from.type() > static_cast<uint32_t>(PoolingType::kEvery) ||
       from.function() > static_cast<uint32_t>(ScoreFunction::kSoftmax)) {
@@ -79,6 +117,15 @@ Expected<PoolingInfo> decode(const worker::v1::PoolingInfo& from) {
   function = static_cast<ScoreFunction>(from.function());
   labels.assign(from.labels().begin(), from.labels().end());
   label_tokens.assign(from.label_tokens().begin(), from.label_tokens().end());
+  for (const worker::v1::NamedPrompt& prompt : from.prompts()) {
+    prompts.push_back({.name = prompt.name(), .text = prompt.text()});
+  }
+  default_prompt = from.default_prompt();
+  auto& [query, document, expansion, expanded_tokens] = comparison;
+  query = decode(from.query());
+  document = decode(from.document());
+  expansion = from.expansion();
+  expanded_tokens = from.expanded_tokens();
   return to;
 }
 

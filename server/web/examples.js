@@ -88,6 +88,11 @@ const EXAMPLES = {
     "Makes a vector of each text, as floats or smaller numbers, in Cohere's form.",
     { model: "MODEL", texts: TEXTS, input_type: "search_document", embedding_types: ["float"] },
   ],
+  "post /v1/embed": [
+    "Makes a vector of each text, in the first version of Cohere's form.",
+    { model: "MODEL", texts: TEXTS, input_type: "search_document" },
+  ],
+  "post /": ["Does what /embed, /rerank or /predict does, by the model's kind.", { inputs: TEXTS }],
   "post /embed": ["Makes a vector of each text, in the form of other servers.", { inputs: TEXTS }],
   "post /embed_all": ["Makes a vector of each token of each text.", { inputs: TEXTS }],
   "post /similarity": [

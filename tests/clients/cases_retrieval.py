@@ -66,6 +66,22 @@ def cohere():
     check_page_block("cohere")
 
 
+@case("langchain-cohere")
+def langchain_cohere():
+    """The client of Cohere's first version: /v1/embed, and /v2/rerank by the vectors' cosine."""
+    from langchain_cohere import CohereEmbeddings, CohereRerank
+    embeddings = CohereEmbeddings(model=MODEL, cohere_api_key="none", base_url=URL)
+    check_close(embeddings.embed_documents(TEXTS))
+    assert len(embeddings.embed_query(TEXTS[0])) == len(GOLDEN["vectors"][0])
+    rerank = CohereRerank(model=MODEL, cohere_api_key="none", base_url=URL, top_n=2)
+    ranked = rerank.rerank(TEXTS, TEXTS[1])
+    assert [row["index"] for row in ranked][0] == 1 and len(ranked) == 2, ranked
+    import cohere as sdk
+    bare = sdk.Client(api_key="none", base_url=URL).embed(texts=TEXTS, model=MODEL, input_type="search_document")
+    check_close(bare.embeddings)
+    check_page_block("langchain_cohere")
+
+
 @case("langchain-embeddings", lambda: version_of("langchain-openai"))
 def langchain_embeddings():
     check_page_block("langchain_openai")
@@ -83,4 +99,6 @@ def huggingface_hub():
     check_close([list(map(float, vector)) for vector in found])
     scores = InferenceClient(model=URL + "/similarity").sentence_similarity(TEXTS[0], TEXTS)
     assert abs(scores[0] - 1) < 1e-6 and all(score < 1 for score in scores[1:]), scores
+    found = InferenceClient(model=URL).feature_extraction(TEXTS)  # as with text-embeddings-inference
+    check_close([list(map(float, vector)) for vector in found])
     check_page_block("huggingface_hub")

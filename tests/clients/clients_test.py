@@ -34,8 +34,9 @@ CLIENTS = {
     "aider": ["aider-chat"],
     "retrieval": ["openai-embeddings", "cohere", "langchain-embeddings",
                   "llama-index-embeddings-openai-like", "huggingface_hub"],
+    "langchain_cohere": ["langchain-cohere"],
 }
-VECTORS = HERE.parent / "golden/embeddings/bert-mean"  # the model of the clients of "retrieval"
+VECTORS = HERE.parent / "golden/embeddings/bert-mean"  # the model of these two sets of clients
 SECONDS = 300
 
 
@@ -63,7 +64,7 @@ def run_client(python, client, server, folder):
 
 
 def start_server(binary, client, folder):
-    if client in CLIENTS["retrieval"]:
+    if client in CLIENTS["retrieval"] + CLIENTS["langchain_cohere"]:
         return Server(binary, str(VECTORS), "--served-model-name", "scripted", "--kv-cache-dtype", "float32")
     write_model(folder / "scripted.gguf", scripts_for(str(folder / "work")))
     return Server(binary, str(folder / "scripted.gguf"), "--tool-call-parser", "hermes",

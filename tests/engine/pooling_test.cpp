@@ -100,12 +100,14 @@ INSTANTIATE_TEST_SUITE_P(Models,
                                            "bert-tanh",
                                            "qwen2-both-ways",
                                            "xlm-roberta-rerank",
+                                           "xlm-roberta-flash",
                                            "modernbert-mean",
                                            "modernbert-classify",
                                            "modernbert-rerank",
                                            "new-cls",
                                            "nomic-moe-mean",
                                            "jina-bert-mean",
+                                           "modernbert-bpe",
                                            "bert-colbert"));
 
 // GGUF files of these models spell their vocabularies in another way.
@@ -129,6 +131,8 @@ INSTANTIATE_TEST_SUITE_P(Models,
                                            "nomic-bert-mean",
                                            "xlm-roberta-cls",
                                            "modernbert-mean",
+                                           "modernbert-bpe",
+                                           "jina-bert-mean",
                                            "nomic-moe-mean"));
 
 // The labels' names are in the file too.
@@ -196,7 +200,7 @@ TEST_P(GgufTokenizers, TextsBecomeTheSameIds) {
 
 INSTANTIATE_TEST_SUITE_P(Models,
                          GgufTokenizers,
-                         ::testing::Values("bert-mean", "bert-rerank", "xlm-roberta-cls"));
+                         ::testing::Values("bert-mean", "bert-rerank", "xlm-roberta-cls", "modernbert-bpe"));
 
 TEST(PooledEngine, TheLogitsOfYesAndNoAreAScore) {
   const Json expected = golden("qwen3-rerank");
@@ -359,11 +363,11 @@ TEST(Pooling, AValueThatIsNotFiniteFails) {
   PoolingInfo info;
   info.width = 2;
   std::vector<float> pooled = {1, std::numeric_limits<float>::quiet_NaN()};
-  EXPECT_FALSE(finish_pooling(info, {}, {}, 1, pooled));
+  EXPECT_FALSE(finish_pooling(info, {}, pooled));
   pooled = {std::numeric_limits<float>::infinity(), 0};
-  EXPECT_FALSE(finish_pooling(info, {}, {}, 1, pooled));
+  EXPECT_FALSE(finish_pooling(info, {}, pooled));
   std::vector<float> none;
-  EXPECT_FALSE(finish_pooling(info, {}, {}, 1, none));
+  EXPECT_FALSE(finish_pooling(info, {}, none));
 }
 
 TEST(Pooling, ScoresAreSquashedOnce) {
@@ -372,21 +376,21 @@ TEST(Pooling, ScoresAreSquashedOnce) {
   info.width = 3;
   info.function = ScoreFunction::kSigmoid;
   std::vector<float> scores = {-30, 0, 7.7F};
-  ASSERT_TRUE(finish_pooling(info, {}, {}, 1, scores));
+  ASSERT_TRUE(finish_pooling(info, {}, scores));
   for (size_t i = 0; i < 3; ++i) {
     const double logit = std::vector<double>{-30, 0, 7.7F}[i];
     EXPECT_NEAR(scores[i], 1 / (1 + std::exp(-logit)), 1e-7) << i;
   }
   info.function = ScoreFunction::kSoftmax;
   scores = {1, 2, 3};
-  ASSERT_TRUE(finish_pooling(info, {}, {}, 1, scores));
+  ASSERT_TRUE(finish_pooling(info, {}, scores));
   const double sum = std::exp(-2.0) + std::exp(-1.0) + 1;
   EXPECT_NEAR(scores[0], std::exp(-2.0) / sum, 1e-7);
   EXPECT_NEAR(scores[2], 1 / sum, 1e-7);
   scores = {1, 2, 3};
   PoolingParams raw;
   raw.activates = false;
-  ASSERT_TRUE(finish_pooling(info, raw, {}, 1, scores));
+  ASSERT_TRUE(finish_pooling(info, raw, scores));
   EXPECT_EQ(scores, (std::vector<float>{1, 2, 3}));
 }
 
@@ -397,7 +401,7 @@ TEST(Pooling, YesAndNoAreOneScore) {
   info.label_tokens = {3, 4};
   info.function = ScoreFunction::kSigmoid;
   std::vector<float> logits = {1, 3};
-  ASSERT_TRUE(finish_pooling(info, {}, {}, 1, logits));
+  ASSERT_TRUE(finish_pooling(info, {}, logits));
   ASSERT_EQ(logits.size(), 1U);
   EXPECT_NEAR(logits[0], std::exp(3.0) / (std::exp(3.0) + std::exp(1.0)), 1e-7);
 }

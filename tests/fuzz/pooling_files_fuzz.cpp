@@ -42,7 +42,11 @@ constexpr const char* kFiles[] = {"modules.json",
                                   "1_Pooling/config.json",
                                   "2_Dense/config.json",
                                   "2_Dense/model.safetensors",
-                                  "sentence_bert_config.json"};
+                                  "sentence_bert_config.json",
+                                  "config_sentence_transformers.json",
+                                  "tokenizer_config.json",
+                                  "artifact.metadata",
+                                  "3_Mask/config.json"};
 
 void write_files(const fs::path& folder, std::string_view text) {
   for (const char* name : kFiles) {
@@ -73,7 +77,9 @@ static int one_input(const uint8_t* data, size_t size) {
                                      .max_model_len = 64,
                                      .is_encoder = (data[0] & 16) != 0,
                                      .lacks_output = (data[0] & 32) != 0,
-                                     .has_segments = false};
+                                     .has_segments = false,
+                                     .unseen = (data[0] & 64) != 0 ? 1000 : 0,
+                                     .window = (data[0] & 128) != 0 ? 8 : 0};
   const sluice::ByteTokenizer tokenizer;
   const EmptyCheckpoint checkpoint(folder.string());
   const auto read = sluice::read_pooling(config, checkpoint, tokenizer, model);
@@ -89,6 +95,13 @@ static int one_input(const uint8_t* data, size_t size) {
   if (info.is_classifier) CHECK_EQ(info.labels.size(), static_cast<size_t>(info.width));
   for (const sluice::TokenId id : info.label_tokens) CHECK(id >= 0 && id < tokenizer.vocab_size());
   for (const int32_t width : info.matryoshka_dimensions) CHECK(width >= 1 && width <= info.width);
+  const sluice::TokenComparison& comparison = info.comparison;
+  CHECK(comparison.expanded_tokens >= 0 && comparison.expanded_tokens <= info.max_tokens);
+  CHECK(comparison.expanded_tokens == 0 || comparison.expansion >= 0);
+  CHECK_LT(comparison.expansion, 1000 + tokenizer.vocab_size());
+  for (const sluice::ComparedSide* side : {&comparison.query, &comparison.document}) {
+    CHECK(side->max_tokens >= 0 && side->marker < tokenizer.vocab_size());
+  }
   int32_t width = model.hidden;
   for (const sluice::PooledLayer& layer : (*read)->layers) {
     CHECK_EQ(layer.in, width);

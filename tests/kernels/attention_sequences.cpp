@@ -300,6 +300,10 @@ std::vector<float> Sequences::attend(const Device& device,
                        .y_stride = out_width(),
                        .num_rows = batch.query_start_loc.back(),
                        .n = static_cast<int32_t>(out_width())});
+  std::vector<int32_t> num_seen;
+  for (const int32_t length : batch.seq_lens) {
+    if (shape_.num_unseen > 0) num_seen.push_back(shape_.num_seen(length));
+  }
   attention(device.context(),
             {.q = batch.q.data(),
              .q_stride = q_width(),
@@ -312,6 +316,7 @@ std::vector<float> Sequences::attend(const Device& device,
              .scale = scale(),
              .window = shape_.window,
              .sees_behind = shape_.sees_behind,
+             .num_seen = num_seen,
              .is_chunked = shape_.is_chunked,
              .soft_cap = shape_.soft_cap,
              .sinks = shape_.sinks ? sinks_.data() : nullptr,

@@ -31,6 +31,12 @@ struct Shape {
   bool is_chunked = false;
   bool slopes = false;
   int32_t value_dim = 0;  // 0: head_dim
+  int32_t num_unseen = 0;  // with sees_behind, the last keys of longer sequences
+
+  // The keys of a sequence that its tokens see.
+  [[nodiscard]] int32_t num_seen(int32_t length) const {
+    return length > num_unseen ? length - num_unseen : length;
+  }
 
   [[nodiscard]] int32_t value_width() const { return value_dim > 0 ? value_dim : head_dim; }
 
@@ -38,7 +44,7 @@ struct Shape {
     return std::to_string(num_heads) + "/" + std::to_string(num_kv_heads) + " heads of " +
            std::to_string(head_dim) + " " + std::string(to_string(dtype)) + " blocks of " +
            std::to_string(block_size) + " window " + std::to_string(window) +
-           (sees_behind ? ", keys behind" : "") + (is_chunked ? ", chunked" : "") +
+           (sees_behind ? ", keys behind but " + std::to_string(num_unseen) : "") + (is_chunked ? ", chunked" : "") +
            (slopes ? ", slopes" : "") +
            " values of " + std::to_string(value_width());
   }
@@ -118,7 +124,7 @@ class Sequences {
 
   [[nodiscard]] int32_t last_key(int32_t req, int32_t position) const {
     if (!shape_.sees_behind) return position;
-    const int32_t last = lengths_[static_cast<size_t>(req)] - 1;
+    const int32_t last = shape_.num_seen(lengths_[static_cast<size_t>(req)]) - 1;
     return shape_.window > 0 ? std::min(last, position + shape_.window - 1) : last;
   }
 

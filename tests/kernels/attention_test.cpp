@@ -105,6 +105,11 @@ TEST(Attention, SeesKeysBehindWhereAsked) {
     expect_oracle({.window = window, .sees_behind = true}, lengths, kBound);
     expect_oracle({.block_size = 8, .window = window, .sees_behind = true}, lengths, kBound);
   }
+  for (const int32_t unseen : {1, 20, 600}) {
+    expect_oracle({.sees_behind = true, .num_unseen = unseen}, lengths, kBound);
+    expect_oracle(
+        {.window = 650, .sees_behind = true, .num_unseen = unseen}, lengths, kBound);
+  }
   expect_oracle({.sees_behind = true, .slopes = true}, lengths, kBound);
   expect_oracle({.num_heads = 6, .num_kv_heads = 3, .window = 70, .slopes = true}, lengths, kBound);
 }
@@ -164,6 +169,7 @@ TEST(Attention, EveryBitIsThatOfTheTreeTheHeaderStates) {
                              Shape{.dtype = DType::kF32, .sees_behind = true},
                              Shape{.head_dim = 20, .window = 65, .sees_behind = true},
                              Shape{.dtype = DType::kF32, .sees_behind = true, .slopes = true},
+                             Shape{.dtype = DType::kF32, .sees_behind = true, .num_unseen = 30},
                              Shape{.dtype = DType::kI8, .slopes = true},
                              Shape{.dtype = DType::kF8E4M3, .block_size = 64, .sinks = true}}) {
     SCOPED_TRACE(shape.name());

@@ -424,7 +424,7 @@ TEST(OpenApi, DescribesEveryRouteAndEveryParameter) {
   for (const Route& route : routes()) {
     const std::string path = route_template(route);
     if (route.handler == handle_page) {
-      EXPECT_FALSE(json["paths"].contains(path)) << path;
+      EXPECT_FALSE(json["paths"].value(path, Json::object()).contains("get")) << path;
       continue;
     }
     EXPECT_TRUE(json["paths"][path].contains(route.method == "GET"      ? "get"

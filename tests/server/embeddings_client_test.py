@@ -22,6 +22,8 @@ from server_process import Server
 BINARY, GOLDENS = sys.argv[1], pathlib.Path(sys.argv[2])
 PAGE = pathlib.Path(__file__).resolve().parent.parent.parent / "deploy/retrieval.md"
 
+TEXTS = json.loads((GOLDENS / "bert-mean.json").read_text())["texts"]
+
 
 def post(server, path, body):
     connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
@@ -73,11 +75,16 @@ def check_scores(name, *flags):
     return server
 
 
-def check_late_interaction():
-    golden = json.loads((GOLDENS / "bert-colbert.json").read_text())
-    server = Server(BINARY, str(GOLDENS / "bert-colbert"), "--kv-cache-dtype", "float32")
-    body = post(server, "/pooling", {"input": golden["texts"], "truncate_prompt_tokens": -1})
-    check_close([sum(row["data"], []) for row in body["data"]], golden["vectors"])
+def check_late_interaction(name):
+    """Markers, prompts, lengths, tokens added to queries and those without a vector are the files'."""
+    golden = json.loads((GOLDENS / f"{name}.json").read_text())
+    texts = golden.get("texts", TEXTS)
+    server = Server(BINARY, str(GOLDENS / name), "--kv-cache-dtype", "float32")
+    for side, key in ((None, "vectors"), ("query", "query_vectors"), ("document", "document_vectors")):
+        if key in golden:
+            more = {"input_type": side} if side else {}
+            body = post(server, "/pooling", {"input": texts, "truncate_prompt_tokens": -1, **more})
+            check_close([sum(row["data"], []) for row in body["data"]], golden[key])
     for (query, document), score in zip(golden["pairs"], golden["scores"]):
         found = post(server, "/score", {"queries": query, "documents": document, "truncate_prompt_tokens": -1})
         assert abs(found["data"][0]["score"] - score) <= 1e-5 * max(1, abs(score)), (found, score)
@@ -118,7 +125,8 @@ def main():
     post(server, "/rerank", {"query": "a cat", "documents": ["the cat sat on the mat", "rain falls"]})
     for name in ("bert-mean", "bert-cls", "xlm-roberta-cls", "modernbert-mean"):
         check_vectors(name)
-    check_late_interaction()
+    for name in ("bert-colbert", "bert-pylate", "modernbert-multi-vector"):
+        check_late_interaction(name)
     for name in ("bert-rerank", "xlm-roberta-rerank", "modernbert-rerank"):
         check_scores(name)
     check_scores("qwen3-rerank", "--convert", "classify")

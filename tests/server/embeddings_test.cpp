@@ -297,6 +297,46 @@ TEST_F(Embeddings, CoheresShape) {
   EXPECT_EQ(joined["embeddings"], (Json{{"float", Json::array({vector_of("ab")})}}));
 }
 
+// What langchain-cohere asks.
+TEST_F(Embeddings, CoheresFirstVersion) {
+  const Json bare = ok("/v1/embed", {{"texts", {"ab"}}, {"input_type", "search_query"}});
+  EXPECT_EQ(bare["response_type"], "embeddings_floats");
+  EXPECT_EQ(bare["embeddings"], Json::array({vector_of("ab")}));
+  EXPECT_EQ(bare["meta"]["api_version"]["version"], "1");
+  const Json typed = ok("/v1/embed", {{"texts", {"ab"}}, {"embedding_types", {"float"}}});
+  EXPECT_EQ(typed["response_type"], "embeddings_by_type");
+  EXPECT_EQ(typed["embeddings"], (Json{{"float", Json::array({vector_of("ab")})}}));
+}
+
+TEST_F(Embeddings, AUrlWithoutAPathIsOfTheModelsKind) {
+  EXPECT_EQ(ok("/", {{"inputs", "ab"}}), Json::array({vector_of("ab")}));
+  make_classifier({"LABEL_0"});
+  EXPECT_EQ(ok("/", {{"query", "q"}, {"texts", {"a", "b"}}})[0].size(), 2U);
+  make_classifier({"bad", "fair", "good"});
+  EXPECT_EQ(ok("/", {{"inputs", "a"}})[0]["label"], "bad");
+}
+
+TEST_F(Embeddings, PromptsOfTheFilesArePutBeforeTextsByName) {
+  info().prompts = {{"query", "q: "}, {"passage", "psg: "}};
+  const Json query = Json::array({vector_of("q: a")});
+  EXPECT_EQ(ok("/embed", {{"inputs", "a"}, {"prompt_name", "query"}}), query);
+  EXPECT_EQ(ok(kPath, {{"input", "a"}, {"prompt_name", "query"}})["data"][0]["embedding"], query[0]);
+  EXPECT_EQ(ok(kPath, {{"input", "a"}, {"input_type", "document"}})["data"][0]["embedding"],
+            vector_of("psg: a"));
+  const auto cohere = [&](const char* kind) {
+    return ok("/v2/embed", {{"texts", {"a"}}, {"input_type", kind}})["embeddings"]["float"];
+  };
+  EXPECT_EQ(cohere("search_query"), query);
+  EXPECT_EQ(cohere("search_document"), Json::array({vector_of("psg: a")}));
+  EXPECT_EQ(cohere("classification"), Json::array({vector_of("a")}));
+  EXPECT_EQ(refused(kPath, {{"input", "a"}, {"input_type", "classification"}}), "input_type");
+  EXPECT_EQ(refused("/embed", {{"inputs", "a"}, {"prompt_name", "document"}}), "prompt_name");
+  EXPECT_NE(message_.find("\"query\" \"passage\""), std::string::npos) << message_;
+  info().default_prompt = "q: ";
+  EXPECT_EQ(ok("/embed", {{"inputs", "a"}}), query);
+  EXPECT_EQ(ok("/embed", {{"inputs", Json{97}}})[0][0], 1.0) << "ids have no prompt";
+}
+
 TEST_F(Embeddings, CoheresTextsAreCutWhereAsked) {
   constexpr const char* kCohere = "/v2/embed";
   const std::string text = std::string(80, 'x') + "yz";
@@ -390,6 +430,28 @@ TEST_F(Embeddings, TokensAreComparedByLateInteraction) {
   info().width = 1 << 20;
   const std::string text(60, 'x');
   EXPECT_EQ(refused("/score", {{"queries", text}, {"documents", {text}}}), "documents");
+}
+
+TEST_F(Embeddings, QueriesAndDocumentsHaveMarkersLengthsAndTokensWithoutVectors) {
+  info().type = PoolingType::kEvery;
+  TokenComparison& comparison = info().comparison;
+  comparison.query = {.prompt = "Q", .marker = 'm', .max_tokens = 8, .skipped = {}};
+  comparison.document = {.prompt = "", .marker = 'm', .max_tokens = 5, .skipped = {'b', 'm'}};
+  comparison.expansion = 'x';
+  comparison.expanded_tokens = 7;
+  const auto count = [&](const char* text, const Json& kind) {
+    Json body = {{"input", text}};
+    if (!kind.is_null()) body["input_type"] = kind;
+    const Json answer = ok("/pooling", body);
+    return std::pair(answer["usage"]["prompt_tokens"].get<int>(), answer["data"][0]["data"].size());
+  };
+  using Counts = std::pair<int, size_t>;
+  EXPECT_EQ(count("ab", nullptr), Counts(3, 3U));
+  EXPECT_EQ(count("ab", "query"), Counts(7, 7U)) << "<s>, m, Q, a, b, x, x";
+  EXPECT_EQ(count("abcdefgh", "query"), Counts(8, 8U)) << "cut, and not filled up";
+  EXPECT_EQ(count("abcdefgh", "document"), Counts(5, 3U)) << "<s>, m, a, b, c without m and b";
+  EXPECT_EQ(refused("/pooling", {{"input", "a"}, {"input_type", "clustering"}}), "input_type");
+  EXPECT_EQ(ok("/score", {{"queries", "a"}, {"documents", "ab"}})["usage"]["prompt_tokens"], 7 + 4);
 }
 
 TEST_F(Embeddings, LabelsAreNamed) {

@@ -54,7 +54,7 @@ TEST(Page, IsOneSmallFileThatNeedsNoKey) {
   const HttpReply head = ask(server, "/", "HEAD");
   EXPECT_EQ(head.status, 200);
   EXPECT_EQ(head.header("Content-Length"), std::to_string(page.body.size()));
-  EXPECT_EQ(ask(server, "/", "POST").status, 405);
+  EXPECT_EQ(ask(server, "/", "PUT").status, 405);
 }
 
 TEST(Page, DocsHaveASentenceForEachOperation) {

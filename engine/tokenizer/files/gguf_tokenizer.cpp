@@ -123,6 +123,13 @@ class GgufParts {
 
   [[nodiscard]] TokenType type_of(size_t id) const { return vocabulary_.token_types[id]; }
 
+  // Parts the texts of a pair by what ends one, `count` times.
+  void put_between(int32_t count) {
+    for (int32_t i = 0; i < count; ++i) {
+      parts_.between.insert(parts_.between.end(), parts_.suffix.begin(), parts_.suffix.end());
+    }
+  }
+
   // Adds control and user-defined tokens, which are found in text by name. If a symbol spells
   // spaces, user-defined names with it are found in the spelled text. Among tokens with one name
   // the first is found.
@@ -274,6 +281,13 @@ void add_phi3_flags(TokenizerParts& parts) {
 
 }  // namespace
 
+// RoBERTa's and Jina's texts of a pair are two marks apart, ModernBERT's one, decoders' none.
+int32_t marks_between(const Vocabulary& vocabulary) {
+  constexpr std::string_view kTwo[] = {"roberta-bpe", "jina-v1-en", "jina-v2-code"};
+  if (!vocabulary.add_bos) return 0;
+  return std::ranges::find(kTwo, vocabulary.pre) != std::end(kTwo) ? 2 : 1;
+}
+
 Expected<std::unique_ptr<Tokenizer>> create_byte_bpe_tokenizer(Vocabulary vocabulary) {
   SLUICE_TRY_VOID(check_vocabulary(vocabulary, /*needs_scores=*/false));
   if (vocabulary.pre == "gemma4" || vocabulary.pre == "gemma-4") {
@@ -287,6 +301,7 @@ Expected<std::unique_ptr<Tokenizer>> create_byte_bpe_tokenizer(Vocabulary vocabu
   gguf.add_named_tokens(/*spaces_are_symbols=*/false);
   gguf.fill_byte_level_bytes();
   gguf.parts_.stages = std::move(named.stages);
+  gguf.put_between(marks_between(gguf.vocabulary_));
   if (named.nfc) {
     std::vector<NormalizerStep> steps;
     steps.emplace_back(UnicodeFormStep{UnicodeForm::kNfc});
@@ -350,7 +365,7 @@ Expected<std::unique_ptr<Tokenizer>> create_word_piece_tokenizer(Vocabulary voca
   GgufParts gguf(std::move(vocabulary));
   gguf.spell_word_pieces();
   gguf.add_named_tokens(/*spaces_are_symbols=*/false);
-  gguf.parts_.between = gguf.parts_.suffix;
+  gguf.put_between(1);
   const bool lowercases = !gguf.has_capitals();  // no key says it
   std::vector<NormalizerStep> steps;
   SLUICE_TRY_VOID(
@@ -388,10 +403,7 @@ Expected<std::unique_ptr<Tokenizer>> create_unigram_tokenizer(Vocabulary vocabul
   for (NormalizerStep& step : gguf.space_steps()) steps.push_back(std::move(step));
   gguf.parts_.normalizer = Normalizer(std::move(steps));
   // XLM-R's, the only model of pairs with such a vocabulary: </s></s>.
-  for (int i = 0; i < 2; ++i) {
-    gguf.parts_.between.insert(
-        gguf.parts_.between.end(), gguf.parts_.suffix.begin(), gguf.parts_.suffix.end());
-  }
+  gguf.put_between(2);
   double lowest = 0;
   for (size_t id = 0; id < gguf.parts_.names.size(); ++id) {
     if (gguf.type_of(id) == TokenType::kNormal) {

@@ -92,6 +92,8 @@ constexpr Row kRows[] = {
       "jais",
       "trillion"},
      {kGpt2Words}},
+    {{"jina-es", "jina-de", "jina-v1-en", "jina-v2-es", "jina-v2-de", "jina-v2-code"},
+     {kGpt2Words}},
     {{"gpt-neox", "mpt", "olmo", "modern-bert"}, {kGpt2Words}, false, /*nfc=*/true},
     {{"smollm", "starcoder", "refact", "codeshell", "exaone", "minerva-7b"},
      {"\\p{N}", kGpt2Words}},

@@ -167,6 +167,11 @@ class AttentionCall {
     return args_.query_start_loc[req + 1] - args_.query_start_loc[req];
   }
 
+  // Keys of the cache that a request's tokens see at most.
+  [[nodiscard]] int32_t num_keys(int64_t req) const {
+    return args_.num_seen.empty() ? args_.seq_lens[req] : args_.num_seen[req];
+  }
+
   // Returns the last request whose numbers start at or before `index`; empty ones share the next's.
   [[nodiscard]] const RequestPlan& plan_of(int64_t index, int32_t RequestPlan::*begin) const {
     RequestPlan* const end = plans_ + num_reqs_;
@@ -197,7 +202,7 @@ class AttentionCall {
           first_visible_key(seq_len - num_tokens(req), args_.window, args_.is_chunked) /
           kAttentionPartition;
       plan.num_partitions =
-          static_cast<int32_t>(ceil_div(seq_len, kAttentionPartition)) - plan.partition_begin;
+          static_cast<int32_t>(ceil_div(num_keys(req), kAttentionPartition)) - plan.partition_begin;
       plan.num_tiles = plan.row_blocks * args_.kv.num_kv_heads;
       plan.partials = -1;
       plan.tile_begin = static_cast<int32_t>(num_tiles_);
@@ -279,7 +284,7 @@ class AttentionCall {
         .window = args_.window,
         .is_chunked = args_.is_chunked,
         .soft_cap = args_.soft_cap,
-        .keys_behind = args_.sees_behind ? args_.seq_lens[req] : 0,
+        .keys_behind = args_.sees_behind ? num_keys(req) : 0,
     };
   }
 

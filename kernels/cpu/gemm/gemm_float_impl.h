@@ -34,6 +34,24 @@ struct FloatWeights {
   }
 };
 
+// Stored as they are multiplied, a column to a line.
+template <>
+struct FloatWeights<WeightFormat::kF32> {
+  const float* floats;
+
+  FloatWeights(const LinearBlock& block, int32_t tile, int32_t group)
+      : floats(reinterpret_cast<const float*>(block.weight + tile * block.tile_bytes) +
+               int64_t{group} * kQuantGroup * kRowTile) {}
+
+  [[gnu::always_inline]] V16 column(int k) const { return load(floats + k * kRowTile); }
+  [[gnu::always_inline]] void prefetch(int k, const Ahead& ahead) const {
+    prefetch_line(reinterpret_cast<const std::byte*>(floats + k * kRowTile), ahead);
+  }
+  static int64_t offset(int32_t group) {
+    return int64_t{group} * kQuantGroup * kRowTile * static_cast<int64_t>(sizeof(float));
+  }
+};
+
 // Weights of any other format, expanded to floats through a buffer.
 struct ExpandedWeights {
   alignas(64) float buffer[kQuantGroup * kRowTile];
@@ -106,6 +124,8 @@ struct FloatRows {
 
 static void linear_float(const LinearBlock& block) {
   switch (block.format) {
+    case WeightFormat::kF32:
+      return linear_tiles<FloatRows<FloatWeights<WeightFormat::kF32>>>(block);
     case WeightFormat::kF16:
       return linear_tiles<FloatRows<FloatWeights<WeightFormat::kF16>>>(block);
     case WeightFormat::kBF16:

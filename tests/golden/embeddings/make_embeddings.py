@@ -35,10 +35,11 @@ TEXTS = ["the cat sat on the mat", "a dog runs to the sea", "Light is fast, soun
          "caf\u00e9 na\u00efve \u4e2d\u6587 unheard-of words!"]
 PAIRS = [["what runs to the sea", "the river runs to the sea"], ["what is red", "the sky is blue"],
          ["why", "no " * 100], ["where is the cat", "the cat sat on the mat in the house"]]
+SPACED_PAIRS = [["what  runs", "the   cat sat \u00e9 e\u0301 on [MASK]"]]
 
 
-def word_piece():
-    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"] + list("abcdefghijklmnopqrstuvwxyz,.!-")
+def word_piece(more=()):
+    pieces = ["[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]", *more] + list("abcdefghijklmnopqrstuvwxyz,.!-")
     pieces += ["##" + c for c in "abcdefghijklmnopqrstuvwxyz"] + WORDS + ["##s", "##ing"]
     pieces = list(dict.fromkeys(pieces))
     vocab = {piece: i for i, piece in enumerate(pieces)}
@@ -92,6 +93,28 @@ def byte_pairs():
                                                 model_max_length=512)
 
 
+def modern_pairs():
+    """Byte-level BPE as ModernBERT's: NFC, runs of spaces as tokens, [CLS] text [SEP]."""
+    alphabet = sorted(pre_tokenizers.ByteLevel.alphabet())
+    vocab = {c: i for i, c in enumerate(alphabet)}
+    merges = [(word[:end], word[end]) for word in ["\u0120" + word for word in WORDS if len(word) > 2] +
+              ["\u00c3\u00a9"] for end in range(1, len(word))]
+    for pair in (merges := list(dict.fromkeys(merges))):
+        vocab.setdefault("".join(pair), len(vocab))
+    tokenizer = Tokenizer(models.BPE(vocab, merges))
+    tokenizer.normalizer = normalizers.NFC()
+    tokenizer.pre_tokenizer = pre_tokenizers.ByteLevel(add_prefix_space=False)
+    tokenizer.decoder = decoders.ByteLevel()
+    tokenizer.add_tokens(["   ", "  "])
+    tokenizer.add_special_tokens(["[UNK]", "[CLS]", "[SEP]", "[PAD]", "[MASK]"])
+    tokenizer.post_processor = processors.TemplateProcessing(
+        single="[CLS] $A [SEP]", pair="[CLS] $A [SEP] $B [SEP]",
+        special_tokens=[(mark, tokenizer.token_to_id(mark)) for mark in ("[CLS]", "[SEP]")])
+    return transformers.PreTrainedTokenizerFast(tokenizer_object=tokenizer, unk_token="[UNK]", cls_token="[CLS]",
+                                                sep_token="[SEP]", pad_token="[PAD]", mask_token="[MASK]",
+                                                model_max_length=64)
+
+
 SIZES = dict(hidden_size=32, intermediate_size=48, num_hidden_layers=2, num_attention_heads=4,
              initializer_range=0.3)
 
@@ -133,9 +156,10 @@ def gemma(tokenizer, **more):
 
 def modernbert(tokenizer, **more):
     sizes = {**SIZES, "num_hidden_layers": 4}
+    begin, end = tokenizer.cls_token_id, tokenizer.sep_token_id
     return transformers.ModernBertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, local_attention=8,
-                                         pad_token_id=0, bos_token_id=2, cls_token_id=2, eos_token_id=3,
-                                         sep_token_id=3, **sizes, **more)
+                                         pad_token_id=tokenizer.pad_token_id, bos_token_id=begin, cls_token_id=begin,
+                                         eos_token_id=end, sep_token_id=end, **sizes, **more)
 
 
 NTK = dict(theta=20000.0, factor=8.0)
@@ -167,6 +191,8 @@ MODELS = {
                           dict(num_labels=1, classifier_pooling="mean")),
     "modernbert-classify": (word_piece, modernbert, transformers.ModernBertForSequenceClassification, None, False,
                             64, dict(num_labels=3)),
+    "modernbert-bpe": (modern_pairs, modernbert, transformers.ModernBertForSequenceClassification, None, False, 64,
+                       dict(num_labels=1, classifier_pooling="cls", id2label={0: "relevant"})),
     "new-cls": (unigram, gte, transformers.GteModel, "cls", True, 64, {}),
     "bert-rerank": (word_piece, bert, transformers.BertForSequenceClassification, None, False, 64,
                     dict(num_labels=1)),
@@ -203,6 +229,13 @@ def randomize(model, seed):
         is_norm = "norm" in name.lower() and name.endswith("weight")
         values = torch.randn(tensor.shape, generator=generator)
         tensor.copy_(1 + 0.2 * values if is_norm else 0.15 * values)
+
+
+def save_random(model, folder):
+    with torch.no_grad():
+        randomize(model, zlib.crc32(folder.name.encode()))
+    model.save_pretrained(folder)
+    return model
 
 
 # Layers behind the pooling: sizes, activation, bias.
@@ -363,10 +396,6 @@ def write_modules(folder, kinds, pooling, width, most):
         {"max_seq_length": most, "do_lower_case": False}))
 
 
-def mean_of(states):
-    return torch.nn.functional.normalize(states.mean(0), dim=0).tolist()
-
-
 def write_by_formula(name):
     make_tokenizer, config, shapes, states = FORMULAS[name]
     folder = HERE / name
@@ -387,25 +416,30 @@ def write_by_formula(name):
                   "mean", width, 64)
     ids = [tokenizer(text, truncation=True, max_length=64)["input_ids"] for text in TEXTS]
     row = dict(texts=TEXTS, ids=ids)
-    row["vectors"] = [mean_of(states(w, config, each)) for each in ids]
+    means = [states(w, config, each).mean(0) for each in ids]
+    row["vectors"] = [torch.nn.functional.normalize(mean, dim=0).tolist() for mean in means]
     biases = [tensor for tensor in w if tensor.endswith("experts.bias")]
     if biases:  # llama.cpp's converter leaves them out
         w.update({tensor: torch.zeros_like(w[tensor]) for tensor in biases})
-        row["vectors_in_gguf"] = [mean_of(states(w, config, each)) for each in ids]
+        means = [states(w, config, each).mean(0) for each in ids]
+        row["vectors_in_gguf"] = [torch.nn.functional.normalize(mean, dim=0).tolist() for mean in means]
     (HERE / f"{name}.json").write_text(json.dumps(row) + "\n")
     print(name, sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
 
 
-def write_dense(folder, sizes, function, bias, seed):
+def write_dense(folder, sizes, function, bias, seed, residual=False):
     folder.mkdir()
     generator = torch.Generator().manual_seed(seed)
     tensors = {"linear.weight": 0.2 * torch.randn(sizes[::-1], generator=generator)}
     if bias:
         tensors["linear.bias"] = 0.2 * torch.randn(sizes[1], generator=generator)
+    config = dict(in_features=sizes[0], out_features=sizes[1], bias=bias,
+                  activation_function="torch.nn.modules." + function)
+    if residual:
+        tensors["residual.weight"] = 0.2 * torch.randn(sizes[::-1], generator=generator)
+        config.update(use_residual=True, module_input_name="token_embeddings")
     safetensors.torch.save_file(tensors, folder / "model.safetensors")
-    (folder / "config.json").write_text(json.dumps(
-        dict(in_features=sizes[0], out_features=sizes[1], bias=bias,
-             activation_function="torch.nn.modules." + function)))
+    (folder / "config.json").write_text(json.dumps(config))
 
 
 def write(name):
@@ -413,18 +447,16 @@ def write(name):
     folder = HERE / name
     shutil.rmtree(folder, ignore_errors=True)
     tokenizer = make_tokenizer()
-    model = model_class(make_config(tokenizer, **more)).eval()
-    with torch.no_grad():
-        randomize(model, zlib.crc32(name.encode()))
-    model.save_pretrained(folder)
+    model = save_random(model_class(make_config(tokenizer, **more)).eval(), folder)
     tokenizer.save_pretrained(folder)
     row = {}
     if pooling == "yes":
         row = judge(model, tokenizer)
     elif pooling is None:
         encoder = CrossEncoder(str(folder), device="cpu", max_length=most)
-        row["pairs"] = PAIRS if more["num_labels"] == 1 else [[text] for text in TEXTS]
-        inputs = PAIRS if more["num_labels"] == 1 else TEXTS
+        inputs = PAIRS + (SPACED_PAIRS if make_tokenizer is modern_pairs else [])
+        row["pairs"] = inputs if more["num_labels"] == 1 else [[text] for text in TEXTS]
+        inputs = inputs if more["num_labels"] == 1 else TEXTS
         ids = [tokenizer(*pair, truncation=True, max_length=most)["input_ids"] for pair in row["pairs"]]
         batches = [tokenizer(*pair, truncation=True, max_length=most, return_tensors="pt") for pair in row["pairs"]]
         with torch.no_grad():
@@ -457,35 +489,6 @@ def write(name):
     print(name, sum(path.stat().st_size for path in folder.rglob("*") if path.is_file()))
 
 
-def write_colbert(name):
-    """ColBERT as its authors save it: BERT with "linear.weight" behind each token, vectors of length 1."""
-    folder = HERE / name
-    shutil.rmtree(folder, ignore_errors=True)
-    tokenizer = word_piece()
-    tokenizer.save_pretrained(folder)
-    config = bert(tokenizer, architectures=["HF_ColBERT"])
-    model = transformers.BertModel(config, add_pooling_layer=False).eval()
-    with torch.no_grad():
-        randomize(model, zlib.crc32(name.encode()))
-    matrix = 0.2 * torch.randn((16, SIZES["hidden_size"]), generator=torch.Generator().manual_seed(3))
-    config.save_pretrained(folder)
-    tensors = {"bert." + key: value.contiguous() for key, value in model.state_dict().items()}
-    safetensors.torch.save_file({**tensors, "linear.weight": matrix}, folder / "model.safetensors")
-
-    def tokens_of(text):
-        ids = tokenizer(text, truncation=True, max_length=64)["input_ids"]
-        with torch.no_grad():
-            states = model(torch.tensor([ids])).last_hidden_state[0]
-        return ids, torch.nn.functional.normalize(states @ matrix.T, dim=-1)
-
-    ids, vectors = zip(*(tokens_of(text) for text in TEXTS))
-    scores = [float((tokens_of(query)[1] @ tokens_of(document)[1].T).max(1).values.sum())
-              for query, document in PAIRS]
-    (HERE / f"{name}.json").write_text(json.dumps(
-        dict(texts=TEXTS, ids=ids, vectors=[each.flatten().tolist() for each in vectors], pairs=PAIRS,
-             scores=scores)) + "\n")
-
-
 def write_padding(name):
     """Ids with a padding token inside, which the directory xlm-roberta-cls is given as they are."""
     model = transformers.XLMRobertaModel.from_pretrained(HERE / "xlm-roberta-cls").eval()
@@ -496,6 +499,31 @@ def write_padding(name):
     (HERE / f"{name}.json").write_text(json.dumps(dict(ids=ids, vectors=vectors)) + "\n")
 
 
+def write_flash(name):
+    """xlm-roberta-rerank in the names of Jina's code (xlm-roberta-flash-implementation)."""
+    folder = HERE / name
+    shutil.copytree(HERE / "xlm-roberta-rerank", folder, dirs_exist_ok=True)
+    config = json.loads((folder / "config.json").read_text())
+    config.update(position_embedding_type="absolute", use_flash_attn=True)
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    w = safetensors.torch.load_file(folder / "model.safetensors")
+    names = [("encoder.layer.", "encoder.layers."), ("embeddings.LayerNorm", "emb_ln"),
+             ("attention.output.dense", "mixer.out_proj"), ("attention.output.LayerNorm", "norm1"),
+             ("intermediate.dense", "mlp.fc1"), ("output.dense", "mlp.fc2"), ("output.LayerNorm", "norm2")]
+    new = {}
+    for key, value in w.items():
+        if "attention.self.key" in key or "attention.self.value" in key:
+            continue
+        if "attention.self.query" in key:
+            value = torch.cat([w[key.replace("query", part)] for part in ("query", "key", "value")])
+            key = key.replace("attention.self.query", "mixer.Wqkv")
+        for old, theirs in names:
+            key = key.replace(old, theirs)
+        new[key] = value
+    safetensors.torch.save_file(new, folder / "model.safetensors")
+    shutil.copy(HERE / "xlm-roberta-rerank.json", HERE / f"{name}.json")
+
+
 def spell_as_authors(folder):
     config = json.loads((folder / "config.json").read_text())
     del config["rope_parameters"]
@@ -504,6 +532,7 @@ def spell_as_authors(folder):
     (folder / "config.json").write_text(json.dumps(config, indent=1))
 
 
-OTHERS = {"xlm-roberta-padding": write_padding, "bert-colbert": write_colbert}
-for each in sys.argv[1:] or [*MODELS, *FORMULAS, *OTHERS]:
-    (write_by_formula if each in FORMULAS else OTHERS.get(each, write))(each)
+OTHERS = {"xlm-roberta-padding": write_padding, "xlm-roberta-flash": write_flash}
+if __name__ == "__main__":
+    for each in sys.argv[1:] or [*MODELS, *FORMULAS, *OTHERS]:
+        (write_by_formula if each in FORMULAS else OTHERS.get(each, write))(each)

@@ -16,8 +16,8 @@ import numpy as np
 from safetensors import safe_open
 
 HERE = pathlib.Path(__file__).resolve().parent
-FOLDERS = ("bert-mean", "bert-cls", "bert-classify", "bert-rerank", "gemma-dense", "modernbert-mean",
-           "nomic-bert-mean", "nomic-moe-mean", "xlm-roberta-cls")
+FOLDERS = ("bert-mean", "bert-cls", "bert-classify", "bert-rerank", "gemma-dense", "jina-bert-mean",
+           "modernbert-bpe", "modernbert-mean", "nomic-bert-mean", "nomic-moe-mean", "xlm-roberta-cls")
 NAMES = [("mlp.experts.mlp.w1", "ffn_up_exps.weight"), ("mlp.experts.mlp.w2", "ffn_down_exps.weight"),
          ("mlp.router.layer", "ffn_gate_inp"), ("mlp.fc1.", "ffn_up."), ("emb_ln", "token_embd_norm"), ("encoder.layers.", "blk."), ("attn.Wqkv", "attn_qkv"),
          ("attn.out_proj", "attn_output"), ("mlp.fc11", "ffn_up"), ("mlp.fc12", "ffn_gate"),
@@ -29,7 +29,8 @@ NAMES = [("mlp.experts.mlp.w1", "ffn_up_exps.weight"), ("mlp.experts.mlp.w2", "f
          ("attention.output.LayerNorm", "attn_output_norm"), ("intermediate.dense", "ffn_up"),
          ("output.dense", "ffn_down"), ("output.LayerNorm", "layer_output_norm"),
          ("classifier.out_proj", "cls.output"), ("classifier.dense", "cls"), ("pooler.dense", "cls"),
-         ("classifier", "cls.output")]
+         ("classifier", "cls.output"), ("mlp.gated_layers", "ffn_up"), ("mlp.wo", "ffn_down"),
+         ("mlp.layernorm", "layer_output_norm")]
 
 
 def tensor_name(name):
@@ -81,6 +82,32 @@ def add_vocabulary(writer, folder, is_bert):
         writer.add_add_eos_token(True)
 
 
+def add_byte_pairs(writer, folder, config):
+    """A vocabulary as ModernBertModel of the converter writes it."""
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocab = dict(tokenizer["model"]["vocab"])
+    added = {token["content"]: token for token in tokenizer["added_tokens"]}
+    vocab.update({content: token["id"] for content, token in added.items()})
+    names = sorted(vocab, key=vocab.get)
+    types = [gguf.TokenType.NORMAL if name not in added else
+             gguf.TokenType.CONTROL if added[name]["special"] else gguf.TokenType.USER_DEFINED for name in names]
+    writer.add_add_bos_token(True)
+    writer.add_add_eos_token(True)
+    writer.add_add_sep_token(True)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("modern-bert")
+    writer.add_token_list(names)
+    writer.add_token_types(types)
+    writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
+    writer.add_bos_token_id(config["bos_token_id"])
+    writer.add_eos_token_id(config["eos_token_id"])
+    writer.add_sep_token_id(vocab["[SEP]"])
+    writer.add_unk_token_id(vocab["[UNK]"])
+    writer.add_pad_token_id(vocab["[PAD]"])
+    writer.add_mask_token_id(vocab["[MASK]"])
+    writer.add_uint32("tokenizer.ggml.cls_token_id", vocab["[CLS]"])
+
+
 GEMMA_NAMES = [("embed_tokens", "token_embd"), ("input_layernorm", "attn_norm"),
                ("post_attention_layernorm", "post_attention_norm"), ("pre_feedforward_layernorm", "ffn_norm"),
                ("post_feedforward_layernorm", "post_ffw_norm"), ("self_attn.q_norm", "attn_q_norm"),
@@ -124,7 +151,8 @@ def write_gemma(folder, path, config):
 
 MODERN_NAMES = [("embeddings.tok_embeddings", "token_embd"), ("embeddings.norm", "token_embd_norm"),
                 ("final_norm", "output_norm"), ("mlp_norm", "ffn_norm"), ("attn.Wqkv", "attn_qkv"),
-                ("attn.Wo", "attn_output"), ("mlp.Wi", "ffn_up"), ("mlp.Wo", "ffn_down"), ("layers.", "blk.")]
+                ("attn.Wo", "attn_output"), ("mlp.Wi", "ffn_up"), ("mlp.Wo", "ffn_down"), ("layers.", "blk."),
+                ("head.dense", "cls"), ("head.norm", "cls.norm"), ("classifier", "cls.output"), ("model.", "")]
 
 
 def write_modernbert(folder, path, config):
@@ -140,8 +168,15 @@ def write_modernbert(folder, path, config):
     writer.add_sliding_window(config["local_attention"])
     writer.add_sliding_window_pattern(config["layer_types"].index("full_attention", 1))
     writer.add_causal_attention(False)
-    writer.add_pooling_type(gguf.PoolingType.MEAN)
-    add_vocabulary(writer, folder, is_bert=True)
+    writer.add_vocab_size(config["vocab_size"])
+    writer.add_string("modern-bert.hidden_act", config["hidden_activation"])
+    is_scored = config["architectures"][0].endswith("ForSequenceClassification")
+    writer.add_pooling_type(gguf.PoolingType.RANK if is_scored else gguf.PoolingType.MEAN)
+    if is_scored:
+        writer.add_classifier_output_labels(list(config["id2label"].values()))
+        add_byte_pairs(writer, folder, config)
+    else:
+        add_vocabulary(writer, folder, is_bert=True)
     with safe_open(folder / "model.safetensors", "np") as tensors:
         for name in tensors.keys():
             new = name
@@ -174,7 +209,9 @@ def write(folder, path, kind="f32"):
         config = of_authors(config)
     is_bert = (is_nomic and not has_experts) or config["model_type"] == "bert"
     offset = 0 if is_bert or is_nomic else config["pad_token_id"] + 1
-    writer = gguf.GGUFWriter(path, "nomic-bert-moe" if has_experts else "nomic-bert" if is_nomic else "bert")
+    is_jina = config.get("position_embedding_type") == "alibi"
+    writer = gguf.GGUFWriter(path, "nomic-bert-moe" if has_experts else "nomic-bert" if is_nomic else
+                             "jina-bert-v2" if is_jina else "bert")
     if is_nomic:
         writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     if has_experts:

@@ -237,7 +237,13 @@ TEST(WorkerCodec, AModelComesBackWhole) {
                               .matryoshka_dimensions = {1, 2},
                               .function = ScoreFunction::kSoftmax,
                               .labels = {"a", "b"},
-                              .label_tokens = {4, 5}};
+                              .label_tokens = {4, 5},
+                              .prompts = {{.name = "query", .text = "q: "}},
+                              .default_prompt = "p: ",
+                              .comparison = {.query = {"a", 1, 2, {3}},
+                                             .document = {"b", 4, 5, {6}},
+                                             .expansion = 7,
+                                             .expanded_tokens = 8}};
   wire::Description message;
   encode(model, message);
   // The rest is the service's.
