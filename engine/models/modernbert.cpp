@@ -58,7 +58,7 @@ Expected<void> read_windows(const Checkpoint& checkpoint, ModelConfig& config) {
   return {};
 }
 
-Expected<void> configure(const Checkpoint& checkpoint, ModelConfig& config) {
+Expected<void> configure_modern(const Checkpoint& checkpoint, ModelConfig& config) {
   if (checkpoint.kind() == CheckpointKind::kGguf && !checkpoint.metadata().has("hidden_act")) {
     config.gate_function = kernels::GateFunction::kGeluErf;
   }
@@ -79,7 +79,7 @@ const ModelSpec kModernBertSpec = {.files = {.gguf = "modern-bert",
                                              .names = kModernBertNames,
                                              .subtracts_mean = true,
                                              .is_encoder = true},
-                                   .configure = configure,
+                                   .configure = configure_modern,
                                    .build = build_encoder};
 
 }  // namespace sluice

@@ -3,7 +3,7 @@
 // run as a head on the preceding model, its target. A row is the next token's embedding beside the
 // previous token's state, each normed, mapped by a matrix to the width of a whole decoder layer of
 // the target's kind. The target's output layer reads the normed result, or in Step-3.5 the module's
-// own; it is also the next row's state, before that norm in DeepSeek-V3 and Step-3.5 and behind it
+// own; it is also the next row's state, before that norm in DeepSeek-V3 and Step-3.5, after it
 // in MiMo and Qwen3-Next. The first state is the input of the target's output layer, in Step-3.5
 // that before the last norm. Only the first of several modules is used, repeatedly.
 #pragma once

@@ -380,7 +380,7 @@ void ModelRunner::run(const RankJob& job, std::span<const std::unique_ptr<RankLi
   for (const auto& each : links) each->finish();
 }
 
-// The other stages have the job behind the step's layers, so that the rows come as soon as they are
+// The other stages get the job after the step's layers, so that the rows come as soon as they are
 // there.
 void ModelRunner::begin_logits() {
   if (has_logits_) return;

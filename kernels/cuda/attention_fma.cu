@@ -48,7 +48,7 @@ __device__ __forceinline__ void score_keys(const AttentionWork& work,
       }
       if (work.args.slopes != nullptr) {
         const int32_t distance = visible_keys(work, block, r).end - 1 - key;
-        const auto apart = __int2float_rn(distance < 0 ? 0 : distance);  // unseen behind the row
+        const auto apart = __int2float_rn(distance < 0 ? 0 : distance);  // later keys are unseen
         score = __fmaf_rn(slope_of(work, block, r), apart, score);
       }
       shared.weights[r][j] = score;

@@ -68,7 +68,7 @@ __device__ __forceinline__ void rotate_in_place(
   }
 }
 
-// Writes `n` elements of a row to its slot of a plane in token order, and zeros behind them, by all
+// Writes `n` elements of a row to its slot of a plane in token order, then zeros, by all
 // threads of the block.
 template <DType kType>
 __device__ __forceinline__ void write_plane(

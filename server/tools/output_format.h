@@ -129,7 +129,7 @@ using Names = RowList<std::string_view, 12>;
 using Markers = RowList<MarkerText, 20>;
 using CallTexts = RowList<CallText, 2>;
 // Alternatives, each of texts that a template of the family holds, all of them.
-using DetectTexts = RowList<RowList<std::string_view, 3>, 3>;
+using DetectTexts = RowList<RowList<std::string_view, 4>, 3>;
 
 // How a family writes its calls: a mechanism, with what its families differ in. `Reader` is the
 // class that reads its calls (call_reader.h), or `Turns` the one that reads the whole answer.

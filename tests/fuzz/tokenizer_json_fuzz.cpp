@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as tokenizer.json and the files beside it, or as tiktoken.model: refused, or a tokenizer
-// that gives ids of its vocabulary. Texts that do not begin with '{' are pieces to put into a sound
-// tokenizer.json; the other files follow behind lines of "---". What follows a zero byte in a
+// Any bytes as tokenizer.json and the files beside it, or as tiktoken.model: refused, or a
+// tokenizer that gives ids of its vocabulary. Texts that do not begin with '{' are pieces to put
+// into a sound tokenizer.json; the other files follow lines of "---". What follows a zero byte in a
 // tiktoken.model is tokenizer_config.json.
 #include <algorithm>
 #include <cstdint>
