@@ -311,9 +311,11 @@ class Planner {
     plan_.tensors.push_back(std::move(planned));
   }
 
-  // Codes are those of a layer's weight. None have one tensor for all experts of a layer.
+  // Codes are those of a layer's weight. None have one tensor for all experts of a layer, nor
+  // positions, whose rows are added as they are.
   static bool can_take(const std::optional<TargetScheme>& scheme, const SourceTensor& tensor) {
-    const bool is_weight = tensor.is_fused || tensor.stored_name.ends_with(".weight");
+    const bool is_weight = (tensor.is_fused || tensor.stored_name.ends_with(".weight")) &&
+                           tensor.name != "position_embd.weight";
     return !scheme || scheme->kind != TargetKind::kCodes || is_weight;
   }
 

@@ -238,7 +238,8 @@ std::string_view refused_by(const std::string& name) {
   if (name.starts_with("baichuan")) return "found q, k and v as one";
   if (name == "dbrx") return "found transposed down matrices of experts";
   if (name == "gpt2") return "found matrices with a row for each input";
-  return name.starts_with("step3p") ? "found all experts of a layer, expected a matrix each" : "";
+  const bool has_stacks = name.starts_with("step3p") || name.starts_with("engine-heads");
+  return has_stacks ? "found all experts of a layer, expected a matrix each" : "";
 }
 
 // Directories, or files, of one model for each architecture in the golden list; of a variant all.

@@ -37,9 +37,8 @@ class TinyModel {
   explicit TinyModel(TinyWeights weights, std::string kv_cache_dtype = "auto")
       : kv_cache_dtype_(std::move(kv_cache_dtype)) {
     EXPECT_TRUE(write_tiny_hf_model(folder_.path(), weights));
-    // Requests are token ids; two words are fewer than any of these models has.
-    std::ofstream(folder_.at("tokenizer.json"))
-        << R"({"model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[]}})";
+    std::filesystem::copy_file(golden_folder() + "/tokenizer/json/qwen.json",
+                               folder_.at("tokenizer.json"));
   }
 
   [[nodiscard]] Config config(const std::string& device) const {
@@ -105,8 +104,9 @@ class TinyGolden {
       std::filesystem::copy_file(golden_folder() + "/models/" + name + "/" + file,
                                  folder_.at(file));
     }
-    std::filesystem::copy_file(golden_folder() + "/tokenizer/json/qwen.json",
-                               folder_.at("tokenizer.json"));
+    // Requests are token ids; two words are fewer than any of these models has.
+    std::ofstream(folder_.at("tokenizer.json"))
+        << R"({"model":{"type":"BPE","vocab":{"a":0,"b":1},"merges":[]}})";
   }
 
   [[nodiscard]] Config config(const std::string& device) const {
