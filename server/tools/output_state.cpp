@@ -208,8 +208,8 @@ void OutputState::take(const CallPass::Verdict& verdict, std::u16string_view sym
 }
 
 void OutputState::read_byte(char c) {
-  CallContext call_context = context();
   if (turns_) {
+    CallContext call_context = context();
     std::visit([&](auto& turns) { turns.text(c, call_context); }, *turns_);
     return;
   }
@@ -220,6 +220,7 @@ void OutputState::read_byte(char c) {
     if (!begins || call_roles() == roles()) return content_byte(c);
     begin_calls({.is_bare = true, .keeps_specials = !options.skip_special_tokens});
   }
+  CallContext call_context = context();
   const Symbol symbol = static_cast<uint8_t>(c);
   take(calls_->text(c, call_context), {&symbol, 1});
 }

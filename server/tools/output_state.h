@@ -54,6 +54,7 @@ class OutputState {
   // Readers of a whole answer.
   using Turns = std::variant<HarmonyMessages, TurnTags>;
 
+  // Turns and calls alone have one: both have a family.
   [[nodiscard]] CallContext context() {
     const bool in_thought = calls_ && calls_->in_thought();
     return {*family, tools.get(), out, options.parse_calls, in_thought};
