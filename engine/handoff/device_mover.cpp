@@ -11,7 +11,7 @@ namespace sluice {
 namespace {
 
 using kernels::DeviceBuffer;
-using Kind = KvCompletion::Kind;
+using Done = KvCompletion::Kind;
 
 // Pieces of one size of a block of memory, and which of them are free.
 class Ring {
@@ -241,16 +241,16 @@ void DeviceMover::hand_over(std::vector<KvCompletion>& out) {
     }
     out_ring_.give_back(*outgoing.slot);
     // Too many are queued there: the frame is dropped, and the peer asks again.
-    if (!outgoing.is_dropped) out.push_back({Kind::kSent, outgoing.owner.session, outgoing.frame});
+    if (!outgoing.is_dropped) out.push_back({Done::kSent, outgoing.owner.session, outgoing.frame});
   }
 }
 
 void DeviceMover::free_sent(const KvCompletion& completion) {
   std::erase_if(sent_, [&](const Sent& sent) {
     if (sent.owner.session != completion.session) return false;
-    const bool is_it = completion.kind == Kind::kClosed ||
+    const bool is_it = completion.kind == Done::kClosed ||
                        (sent.owner.ref == completion.frame.ref &&
-                        (completion.kind == Kind::kWriterGone ||
+                        (completion.kind == Done::kWriterGone ||
                          (sent.slot == completion.frame.slot &&
                           sent.generation == completion.frame.slot_generation)));
     if (is_it) out_ring_.give_back(sent.staging);
@@ -287,7 +287,7 @@ void DeviceMover::free_posted(const KvCompletion& completion) {
   std::erase_if(posted_, [&](const auto& entry) {
     const Owner& owner = entry.second.owner;
     const bool is_it = owner.session == completion.session &&
-                       (completion.kind == Kind::kClosed || owner.ref == completion.frame.ref);
+                       (completion.kind == Done::kClosed || owner.ref == completion.frame.ref);
     if (is_it) in_ring_.give_back(entry.second.staging);
     return is_it;
   });
@@ -370,7 +370,7 @@ void DeviceMover::close(KvSession session) {
 
 bool DeviceMover::is_copied(const KvCompletion& end) const {
   const auto is_meant = [&](KvSession session, const KvTransferRef& ref) {
-    return session == end.session && (end.kind == Kind::kClosed || ref == end.frame.ref);
+    return session == end.session && (end.kind == Done::kClosed || ref == end.frame.ref);
   };
   return std::ranges::none_of(outgoing_,
                               [&](const Outgoing& one) {
@@ -383,7 +383,7 @@ bool DeviceMover::is_copied(const KvCompletion& end) const {
 
 void DeviceMover::take(const KvCompletion& completion, std::vector<KvCompletion>& out) {
   switch (completion.kind) {
-    case Kind::kArrived:
+    case Done::kArrived:
       if (const auto found = posted_.find(completion.frame.slot); found != posted_.end()) {
         arrived_[completion.frame.slot] = found->second.staging;
         posted_.erase(found);
@@ -392,21 +392,21 @@ void DeviceMover::take(const KvCompletion& completion, std::vector<KvCompletion>
         incoming_.push_back({.arrived = completion, .slot = {}, .copied = {}});
       }
       break;
-    case Kind::kWriterGone:
-    case Kind::kClosed:
+    case Done::kWriterGone:
+    case Done::kClosed:
       free_sent(completion);
       free_posted(completion);
       // The transport may have reported what is dropped now before it learned of the end.
-      drop(completion.session, completion.kind == Kind::kClosed ? nullptr : &completion.frame.ref);
+      drop(completion.session, completion.kind == Done::kClosed ? nullptr : &completion.frame.ref);
       held_.push_back(completion);
       break;
-    case Kind::kSent:
+    case Done::kSent:
       free_sent(completion);
       out.push_back(completion);
       break;
-    case Kind::kSpoiled:
-    case Kind::kNak:
-    case Kind::kEnded:
+    case Done::kSpoiled:
+    case Done::kNak:
+    case Done::kEnded:
       out.push_back(completion);
       break;
   }

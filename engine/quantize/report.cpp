@@ -11,7 +11,7 @@
 namespace sluice {
 namespace {
 
-using Json = nlohmann::ordered_json;
+using OrderedJson = nlohmann::ordered_json;
 
 bool is_kept(const TensorReport& tensor) { return tensor.scheme.starts_with("kept"); }
 
@@ -136,7 +136,7 @@ std::string QuantizeReport::table() const {
 }
 
 std::string QuantizeReport::json() const {
-  Json list = Json::array();
+  OrderedJson list = OrderedJson::array();
   for (const TensorReport& tensor : tensors) {
     list.push_back({{"name", tensor.name},
                     {"scheme", tensor.scheme},
@@ -146,7 +146,7 @@ std::string QuantizeReport::json() const {
                     {"relative_error", tensor.error.relative()},
                     {"clipped", tensor.error.num_clipped}});
   }
-  Json report = {{"bytes", bytes()},
+  OrderedJson report = {{"bytes", bytes()},
                  {"bits_per_weight", bits()},
                  {"relative_error", relative_error()},
                  {"verified", is_verified},
@@ -159,7 +159,7 @@ std::string QuantizeReport::json() const {
                             {"perplexity", comparison->perplexity},
                             {"input_perplexity", comparison->reference_perplexity}};
   }
-  return report.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n";
+  return report.dump(-1, ' ', false, OrderedJson::error_handler_t::replace) + "\n";
 }
 
 }  // namespace sluice

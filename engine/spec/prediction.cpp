@@ -15,7 +15,7 @@ constexpr size_t kFollowedACall = 4096;  // tokens of the answer
 constexpr int32_t kLongRun = 16;
 
 // Classes of agreement for confidence_bin().
-enum Agreement : int32_t { kNeverLost, kFoundAgain, kLost };
+enum Alignment : int32_t { kNeverLost, kFoundAgain, kLost };
 
 struct Pair {
   TokenId first = 0;
@@ -48,7 +48,7 @@ class Course {
 
   void guess(size_t num_known, int32_t max, Draft& draft) const {
     if (seen_ < num_known || next_ >= tokens_.size()) return;
-    const Agreement agreement = is_lost_ ? kLost : (was_lost_ ? kFoundAgain : kNeverLost);
+    const Alignment agreement = is_lost_ ? kLost : (was_lost_ ? kFoundAgain : kNeverLost);
     const auto size =
         static_cast<int32_t>(std::min(tokens_.size() - next_, static_cast<size_t>(max)));
     for (int32_t j = 0; j < size; ++j) {

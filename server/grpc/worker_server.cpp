@@ -20,7 +20,7 @@
 namespace sluice {
 namespace {
 
-constexpr std::chrono::milliseconds kLastBytes{500};
+constexpr std::chrono::milliseconds kLastAnswers{500};
 constexpr int kMostRequestBytes = 64 << 20;  // a prompt that fills the context, and its grammar
 
 tl::unexpected<Error> invalid(const std::string& message) {
@@ -89,7 +89,7 @@ void WorkerServer::cut_calls() { impl_->service.cut_calls(); }
 void WorkerServer::shutdown() {
   if (std::exchange(impl_->is_shut_down, true)) return;
   impl_->port->stop();
-  impl_->server->Shutdown(std::chrono::system_clock::now() + kLastBytes);
+  impl_->server->Shutdown(std::chrono::system_clock::now() + kLastAnswers);
   impl_->server->Wait();
 }
 

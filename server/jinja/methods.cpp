@@ -205,7 +205,7 @@ Result count_text(Runtime& runtime, const Value& self, const CallArgs& args) {
   return Value(count);
 }
 
-Result join(Runtime& runtime, const Value& self, const CallArgs& args) {
+Result join_strings(Runtime& runtime, const Value& self, const CallArgs& args) {
   SLUICE_TRY(const Bound bound, bind(runtime, "join", args, {"iterable"}, 1));
   SLUICE_TRY(const std::vector<Value> items, iterate(runtime, bound[0]));
   TextBuilder out(runtime);
@@ -319,7 +319,7 @@ constexpr std::array kStringMethods = {
     MethodEntry{"index", find<false, true>},
     MethodEntry{"rindex", find<true, true>},
     MethodEntry{"count", count_text},
-    MethodEntry{"join", join},
+    MethodEntry{"join", join_strings},
     MethodEntry{"format", format},
     MethodEntry{"isdigit", all_are<is_a<CharClass::kDigit>>},
     MethodEntry{"isalpha", all_are<is_a<CharClass::kAlpha>>},

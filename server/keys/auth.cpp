@@ -25,7 +25,7 @@ namespace {
 constexpr size_t kMaxFileBytes = size_t{8} << 20;
 constexpr std::string_view kHashed = "sha256:";
 
-tl::unexpected<Error> invalid(const std::string& message) {
+tl::unexpected<Error> faulty(const std::string& message) {
   return make_error(ErrorCode::kInvalidArgument, message, "api-key-file");
 }
 
@@ -52,7 +52,7 @@ Expected<Digest> read_digest(std::string_view key) {
   if (!key.starts_with(kHashed)) return digest_of(key);
   key.remove_prefix(kHashed.size());
   Digest digest{};
-  if (!from_hex(key, digest)) return invalid("a digest has 64 hex digits");
+  if (!from_hex(key, digest)) return faulty("a digest has 64 hex digits");
   return digest;
 }
 
@@ -65,13 +65,13 @@ Expected<void> read_limit(std::string_view text, TenantLimits& limits) {
                          : name == "tokens-per-minute"   ? &limits.tokens_per_minute
                                                          : nullptr;
   if (limit == nullptr) {
-    return invalid("after name and key come concurrency=, requests-per-minute= and " +
+    return faulty("after name and key come concurrency=, requests-per-minute= and " +
                    std::string("tokens-per-minute="));
   }
   const auto end = value.data() + value.size();
   const auto parsed = std::from_chars(value.data(), end, *limit);
   if (value.empty() || parsed.ec != std::errc() || parsed.ptr != end || *limit < 0) {
-    return invalid(name + " must be an integer from 0");
+    return faulty(name + " must be an integer from 0");
   }
   return {};
 }
@@ -104,8 +104,8 @@ Expected<void> Authenticator::add_key(const std::string& name,
                                       const TenantLimits& limits,
                                       Keys& keys) const {
   for (const Key& key : keys) {
-    if (key.digest == digest) return invalid("the key of '" + key.tenant->name() + "' again");
-    if (key.tenant->name() == name) return invalid("the name '" + name + "' again");
+    if (key.digest == digest) return faulty("the key of '" + key.tenant->name() + "' again");
+    if (key.tenant->name() == name) return faulty("the name '" + name + "' again");
   }
   const auto known = this->keys();
   if (known != nullptr) {
@@ -126,9 +126,9 @@ Expected<void> Authenticator::add_line(std::string_view line, Keys& keys) const 
   std::string key;
   if (!(words >> name)) return {};
   if (!is_name(name)) {
-    return invalid("a name has up to 64 letters, digits, dots, dashes and underscores");
+    return faulty("a name has up to 64 letters, digits, dots, dashes and underscores");
   }
-  if (!(words >> key)) return invalid("'" + name + "' has no key");
+  if (!(words >> key)) return faulty("'" + name + "' has no key");
   SLUICE_TRY(const Digest digest, read_digest(key));
   TenantLimits limits = limits_;
   for (std::string word; words >> word;) SLUICE_TRY_VOID(read_limit(word, limits));
@@ -152,11 +152,11 @@ Expected<std::string> Authenticator::read_file() const {
   std::string text(kMaxFileBytes + 1, '\0');
   in.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (!in.is_open() || in.bad()) {
-    return invalid("--api-key-file: '" + file_ + "' cannot be read: " + std::strerror(errno) + ".");
+    return faulty("--api-key-file: '" + file_ + "' cannot be read: " + std::strerror(errno) + ".");
   }
   text.resize(static_cast<size_t>(in.gcount()));
   if (text.size() > kMaxFileBytes) {
-    return invalid("--api-key-file: '" + file_ + "' is larger than 8 MiB.");
+    return faulty("--api-key-file: '" + file_ + "' is larger than 8 MiB.");
   }
   return text;
 }
@@ -180,12 +180,12 @@ Expected<void> Authenticator::load_text(std::string_view text) {
     const auto added = add_line(text.substr(at, end - at), fresh);
     if (!added) {
       // The line's text is left out, because it may hold a key.
-      return invalid("--api-key-file: '" + file_ + "' line " + std::to_string(line_number) + ": " +
+      return faulty("--api-key-file: '" + file_ + "' line " + std::to_string(line_number) + ": " +
                      added.error().message + ".");
     }
     at = end + 1;
   }
-  if (fresh.size() == num_given) return invalid("--api-key-file: '" + file_ + "' has no key.");
+  if (fresh.size() == num_given) return faulty("--api-key-file: '" + file_ + "' has no key.");
   for (const Key& key : fresh) key.tenant->set_limits(key.limits);
   const std::scoped_lock lock(mutex_);
   keys_ = std::make_shared<const Keys>(std::move(fresh));

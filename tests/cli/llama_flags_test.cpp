@@ -19,7 +19,7 @@ Words joined(Words words) {
   return words;
 }
 
-std::string refusal(Words words) {
+std::string refused(Words words) {
   const auto result = join_llama_flags(words);
   EXPECT_FALSE(result.has_value());
   return result ? std::string() : result.error().message;
@@ -53,10 +53,10 @@ TEST(LlamaFlags, NothingElseIsTouched) {
 }
 
 TEST(LlamaFlags, ValuesWithoutMeaningAreRefusedByName) {
-  EXPECT_NE(refusal({"serve", "--draft-min", "5"}).find("--draft-min must be 0"),
+  EXPECT_NE(refused({"serve", "--draft-min", "5"}).find("--draft-min must be 0"),
             std::string::npos);
-  EXPECT_NE(refusal({"serve", "--draft-max"}).find("--draft-max needs a value"), std::string::npos);
-  EXPECT_NE(refusal({"serve", "--draft-max=3", "--speculative-config", "ngram"})
+  EXPECT_NE(refused({"serve", "--draft-max"}).find("--draft-max needs a value"), std::string::npos);
+  EXPECT_NE(refused({"serve", "--draft-max=3", "--speculative-config", "ngram"})
                 .find("--speculative-config must be a JSON object"),
             std::string::npos);
 }

@@ -20,7 +20,7 @@ namespace {
 
 using testing::encode;
 
-const std::string kGoldens = golden_folder() + "/tokenizer/";
+const std::string kFolder = golden_folder() + "/tokenizer/";
 
 const char* const kAllPres[] = {"gpt-2",
                                 "smollm",
@@ -43,7 +43,7 @@ bool is_normalizing(std::string_view pre) {
 }
 
 Vocabulary golden_vocabulary() {
-  auto vocabulary = testing::read_vocabulary_file(kGoldens + "vocabulary.txt");
+  auto vocabulary = testing::read_vocabulary_file(kFolder + "vocabulary.txt");
   EXPECT_TRUE(vocabulary.has_value());
   return vocabulary ? *vocabulary : Vocabulary();
 }
@@ -72,7 +72,7 @@ ErrorCode creation_error(Vocabulary vocabulary, const std::string& mentioned) {
 }
 
 TEST(Tokenizer, IdsEqualThoseOfTheTokenizersPackage) {
-  const std::vector<testing::TokenCase> cases = testing::read_token_cases(kGoldens + "cases.txt");
+  const std::vector<testing::TokenCase> cases = testing::read_token_cases(kFolder + "cases.txt");
   EXPECT_EQ(cases.size(), 1008U);
   std::unique_ptr<Tokenizer> tokenizer;
   std::string current;

@@ -21,9 +21,9 @@ using testing::GoldenModel;
 using testing::ModelHarness;
 using testing::relative_error;
 
-const std::string kFolder = golden_folder() + "/w8a8/";
+const std::string kGolden = golden_folder() + "/w8a8/";
 
-std::vector<GoldenModel> rows() { return testing::read_golden_models(kFolder, "w8a8.json"); }
+std::vector<GoldenModel> rows() { return testing::read_golden_models(kGolden, "w8a8.json"); }
 
 // Sums in another order could move a value across a rounding boundary, changing a code of an input
 // by one and giving an error of some 1e-3; in these models none does.
@@ -47,7 +47,7 @@ TEST(W8A8, PiecesInstructionSetsAndActivationBitsGiveTheSameBits) {
 }
 
 TEST(W8A8, InspectionNamesTheType) {
-  const auto checkpoint = Checkpoint::open(kFolder + "llama-w8a8");
+  const auto checkpoint = Checkpoint::open(kGolden + "llama-w8a8");
   ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
   const std::string text = (*checkpoint)->describe(false);
   EXPECT_NE(text.find("blk.0.attn_q.weight  INT8 [40, 64]"), std::string::npos) << text;
@@ -55,7 +55,7 @@ TEST(W8A8, InspectionNamesTheType) {
 }
 
 TEST(W8A8, DummyLayersAreInt8AndTheRestIsNot) {
-  const auto checkpoint = Checkpoint::open(kFolder + "llama-w8a8", LoadFormat::kDummy);
+  const auto checkpoint = Checkpoint::open(kGolden + "llama-w8a8", LoadFormat::kDummy);
   ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
   WeightStore store(**checkpoint);
   ASSERT_TRUE(store.allocate(1 << 16).has_value());
@@ -71,7 +71,7 @@ TEST(W8A8, DummyLayersAreInt8AndTheRestIsNot) {
 
 // The plan counts what kernels read: a byte per weight, its padding, and a scale per output.
 TEST(W8A8, ThePlanCountsCodesAndScales) {
-  const auto checkpoint = Checkpoint::open(kFolder + "llama-w8a8");
+  const auto checkpoint = Checkpoint::open(kGolden + "llama-w8a8");
   ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
   WeightStore store(**checkpoint);
   ASSERT_TRUE(store.matrix("blk.0.attn_q.weight", 64, 40).has_value());

@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-constexpr uint32_t kSpaceSymbol = 0x2581;
+constexpr uint32_t kSymbolOfSpace = 0x2581;
 constexpr uint32_t kNoCharacter = ~uint32_t{0};
 
 struct Character {
@@ -37,7 +37,7 @@ CharBpe::CharBpe(BpeMerges merges, const Options& options)
 
 size_t CharBpe::common_index(uint32_t code) {
   if (code < 0x80) return code;
-  return code == kSpaceSymbol ? 0x80 : kCommon;
+  return code == kSymbolOfSpace ? 0x80 : kCommon;
 }
 
 void CharBpe::add_token(std::string_view name, TokenId token) {

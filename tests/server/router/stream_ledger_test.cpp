@@ -10,7 +10,7 @@
 namespace sluice {
 namespace {
 
-using Verdict = StreamLedger::Verdict;
+using Fate = StreamLedger::Verdict;
 using std::chrono::milliseconds;
 using std::chrono::seconds;
 
@@ -40,7 +40,7 @@ TEST(StreamLedger, TheNextAttemptBeginsBehindTheTokensThatWerePublished) {
   const uint32_t first = ledger.begin_attempt();
   for (const TokenId id : {40, 41}) {
     TokenOutput output = token(id);
-    EXPECT_EQ(ledger.accept(first, ledger.num_tokens(), output), Verdict::kPublish);
+    EXPECT_EQ(ledger.accept(first, ledger.num_tokens(), output), Fate::kPublish);
   }
   EXPECT_TRUE(ledger.lose_worker(5));
   const uint32_t second = ledger.begin_attempt();
@@ -50,9 +50,9 @@ TEST(StreamLedger, TheNextAttemptBeginsBehindTheTokensThatWerePublished) {
   EXPECT_EQ(next.prompt, (std::vector<TokenId>{1, 2, 3}));
   EXPECT_EQ(next.sampling.seed, 99U);
   TokenOutput late = token(42);
-  EXPECT_EQ(ledger.accept(first, 2, late), Verdict::kDrop) << "of the worker that was lost";
+  EXPECT_EQ(ledger.accept(first, 2, late), Fate::kDrop) << "of the worker that was lost";
   TokenOutput next_token = token(42);
-  EXPECT_EQ(ledger.accept(second, 2, next_token), Verdict::kPublish);
+  EXPECT_EQ(ledger.accept(second, 2, next_token), Fate::kPublish);
   EXPECT_EQ(ledger.num_tokens(), 3);
 }
 
@@ -61,33 +61,33 @@ TEST(StreamLedger, NothingCountsBetweenAttempts) {
   const uint32_t first = ledger.begin_attempt();
   ledger.end_attempt();
   TokenOutput output = token(40);
-  EXPECT_EQ(ledger.accept(first, 0, output), Verdict::kDrop);
+  EXPECT_EQ(ledger.accept(first, 0, output), Fate::kDrop);
 }
 
 TEST(StreamLedger, AGapOrARepetitionIsNotPublished) {
   StreamLedger ledger(request_of(10));
   const uint32_t attempt = ledger.begin_attempt();
   TokenOutput output = token(40);
-  EXPECT_EQ(ledger.accept(attempt, 1, output), Verdict::kBroken);
-  EXPECT_EQ(ledger.accept(attempt, 0, output), Verdict::kPublish);
-  EXPECT_EQ(ledger.accept(attempt, 0, output), Verdict::kBroken);
+  EXPECT_EQ(ledger.accept(attempt, 1, output), Fate::kBroken);
+  EXPECT_EQ(ledger.accept(attempt, 0, output), Fate::kPublish);
+  EXPECT_EQ(ledger.accept(attempt, 0, output), Fate::kBroken);
 }
 
 TEST(StreamLedger, MoreTokensThanWereAskedForAreNotPublished) {
   StreamLedger ledger(request_of(1));
   const uint32_t attempt = ledger.begin_attempt();
   TokenOutput output = token(40);
-  EXPECT_EQ(ledger.accept(attempt, 0, output), Verdict::kPublish);
+  EXPECT_EQ(ledger.accept(attempt, 0, output), Fate::kPublish);
   TokenOutput more = token(41);
-  EXPECT_EQ(ledger.accept(attempt, 1, more), Verdict::kBroken);
+  EXPECT_EQ(ledger.accept(attempt, 1, more), Fate::kBroken);
 }
 
 TEST(StreamLedger, NothingFollowsTheEnd) {
   StreamLedger ledger(request_of(10));
   const uint32_t attempt = ledger.begin_attempt();
   TokenOutput output = token(40, FinishReason::kStop);
-  EXPECT_EQ(ledger.accept(attempt, 0, output), Verdict::kPublish);
-  EXPECT_EQ(ledger.accept(attempt, 1, output), Verdict::kDrop);
+  EXPECT_EQ(ledger.accept(attempt, 0, output), Fate::kPublish);
+  EXPECT_EQ(ledger.accept(attempt, 1, output), Fate::kDrop);
 }
 
 TEST(StreamLedger, LogprobsOfThePromptAreToldOnce) {
@@ -96,19 +96,19 @@ TEST(StreamLedger, LogprobsOfThePromptAreToldOnce) {
   StreamLedger ledger(std::move(request));
   const uint32_t first = ledger.begin_attempt();
   TokenOutput output = scored({2, 3});
-  EXPECT_EQ(ledger.accept(first, 0, output), Verdict::kPublish);
+  EXPECT_EQ(ledger.accept(first, 0, output), Fate::kPublish);
   ASSERT_TRUE(ledger.lose_worker(5));
 
   const uint32_t second = ledger.begin_attempt();
   EXPECT_EQ(ledger.attempt_request().sampling.num_prompt_logprobs, 2);
   output = scored({2});
-  EXPECT_EQ(ledger.accept(second, 0, output), Verdict::kDrop);
+  EXPECT_EQ(ledger.accept(second, 0, output), Fate::kDrop);
   output = scored({3, 4});
-  EXPECT_EQ(ledger.accept(second, 0, output), Verdict::kPublish);
+  EXPECT_EQ(ledger.accept(second, 0, output), Fate::kPublish);
   ASSERT_EQ(output.prompt_logprobs.size(), 1U);
   EXPECT_EQ(output.prompt_logprobs[0].token, 4);
   output = token(40);
-  EXPECT_EQ(ledger.accept(second, 0, output), Verdict::kPublish);
+  EXPECT_EQ(ledger.accept(second, 0, output), Fate::kPublish);
   ASSERT_TRUE(ledger.lose_worker(5));
   ledger.begin_attempt();
   EXPECT_EQ(ledger.attempt_request().sampling.num_prompt_logprobs, -1) << "all have been told";
@@ -131,12 +131,12 @@ TEST(StreamLedger, CountsOfPredictionsGoOn) {
   TokenOutput output = token(40);
   output.num_accepted_predictions = 3;
   output.num_rejected_predictions = 1;
-  EXPECT_EQ(ledger.accept(first, 0, output), Verdict::kPublish);
+  EXPECT_EQ(ledger.accept(first, 0, output), Fate::kPublish);
   ASSERT_TRUE(ledger.lose_worker(5));
   const uint32_t second = ledger.begin_attempt();
   output = token(41);
   output.num_accepted_predictions = 2;
-  EXPECT_EQ(ledger.accept(second, 1, output), Verdict::kPublish);
+  EXPECT_EQ(ledger.accept(second, 1, output), Fate::kPublish);
   EXPECT_EQ(output.num_accepted_predictions, 5);
   EXPECT_EQ(output.num_rejected_predictions, 1);
 }
@@ -146,7 +146,7 @@ TEST(StreamLedger, TooManyLossesInARowWithoutATokenAreTheEnd) {
   for (int i = 0; i < 3; ++i) {
     const uint32_t attempt = ledger.begin_attempt();
     TokenOutput output = token(40);
-    ASSERT_EQ(ledger.accept(attempt, ledger.num_tokens(), output), Verdict::kPublish);
+    ASSERT_EQ(ledger.accept(attempt, ledger.num_tokens(), output), Fate::kPublish);
     EXPECT_TRUE(ledger.lose_worker(2)) << "each attempt got on";
   }
   ledger.begin_attempt();
@@ -172,7 +172,7 @@ TEST(StreamLedger, AnEndThatComesWithPromptLogprobsIsTheEnd) {
   TokenOutput output = scored({2, 3});
   output.token = 40;
   output.finish_reason = FinishReason::kStop;
-  EXPECT_EQ(ledger.accept(first, 0, output), Verdict::kPublish);
+  EXPECT_EQ(ledger.accept(first, 0, output), Fate::kPublish);
   EXPECT_EQ(ledger.num_tokens(), 1);
   EXPECT_FALSE(ledger.is_current(first));
 }
@@ -184,9 +184,9 @@ TEST(StreamLedger, ATokenThatComesWithPromptLogprobsCounts) {
   const uint32_t first = ledger.begin_attempt();
   TokenOutput output = scored({2, 3});
   output.token = 40;
-  EXPECT_EQ(ledger.accept(first, 0, output), Verdict::kPublish);
+  EXPECT_EQ(ledger.accept(first, 0, output), Fate::kPublish);
   TokenOutput next = token(41);
-  EXPECT_EQ(ledger.accept(first, 1, next), Verdict::kPublish);
+  EXPECT_EQ(ledger.accept(first, 1, next), Fate::kPublish);
   EXPECT_EQ(ledger.attempt_request().generated, (std::vector<TokenId>{40, 41}));
 }
 
