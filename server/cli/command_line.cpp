@@ -16,6 +16,7 @@
 #include "server/cli/command_table.h"
 #include "server/cli/command_text.h"
 #include "server/cli/help_text.h"
+#include "server/cli/joined.h"
 #include "server/cli/llama_flags.h"
 #include "server/cli/node_settings.h"
 #include "server/cli/quantize_flags.h"
@@ -319,15 +320,6 @@ std::string describe_extras(const Subcommand& sub) {
     return with_suggestion("flag", extra.substr(0, extra.find('=')), known);
   }
   return "unexpected argument \"" + (extras.empty() ? std::string() : extras.front()) + "\"";
-}
-
-std::string joined(const std::vector<std::string>& parts, char separator) {
-  std::string text;
-  for (const std::string& part : parts) {
-    if (!text.empty()) text += separator;
-    text += part;
-  }
-  return text;
 }
 
 const CLI::Option* given_knob(const Subcommand& sub, std::string_view name) {

@@ -2,6 +2,7 @@
 #include <algorithm>
 
 #include "server/cli/command_text.h"
+#include "server/cli/joined.h"
 
 namespace sluice {
 namespace {
@@ -9,12 +10,6 @@ namespace {
 using Commands = std::vector<CommandText>;
 
 constexpr std::string_view kBench = "bench ";
-
-std::string joined(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : " ") + part;
-  return text;
-}
 
 // `text` with a backslash before each of `special`.
 std::string escaped(const std::string& text, std::string_view special) {
@@ -57,7 +52,7 @@ std::string last_word(const CommandText& command) {
 std::string words_of(const std::vector<const CommandText*>& commands) {
   std::vector<std::string> words;
   for (const CommandText* command : commands) words.push_back(last_word(*command));
-  return joined(words);
+  return joined(words, ' ');
 }
 
 std::vector<std::string> flags_of(const CommandText& command) {
@@ -87,12 +82,12 @@ std::string bash_command(const CommandText& command) {
     if (option.choices.empty()) {
       others += (others.empty() ? "" : "|") + flags;
     } else {
-      text += "        " + flags + ") words='" + joined(option.choices) + "' ;;\n";
+      text += "        " + flags + ") words='" + joined(option.choices, ' ') + "' ;;\n";
     }
   }
   if (!others.empty()) text += "        " + others + ") return ;;\n";
-  text += "        *) words='" + joined(flags_of(command)) + "'\n";
-  const std::string choices = joined(argument_choices(command));
+  text += "        *) words='" + joined(flags_of(command), ' ') + "'\n";
+  const std::string choices = joined(argument_choices(command), ' ');
   text += "           [[ \"$current\" == -* ]] || words='" + choices + "' ;;\n";
   return text + "      esac ;;\n";
 }
@@ -129,7 +124,7 @@ std::string bash_script(const Commands& commands) {
 
 std::string zsh_value(const OptionText& option) {
   const std::string what = escaped(option.value, ":\\");
-  if (!option.choices.empty()) return ":" + what + ":(" + joined(option.choices) + ")";
+  if (!option.choices.empty()) return ":" + what + ":(" + joined(option.choices, ' ') + ")";
   return ":" + what + ":_files";
 }
 
@@ -200,7 +195,7 @@ std::string fish_option(const CommandText& command, const OptionText& option) {
   const std::string when =
       "complete -c sluice -n " + fish_quoted("__sluice_is " + fish_quoted(command.name));
   std::string value = option.value.empty() ? "" : " -r";
-  if (!option.choices.empty()) value = " -x -a " + fish_quoted(joined(option.choices));
+  if (!option.choices.empty()) value = " -x -a " + fish_quoted(joined(option.choices, ' '));
   if (option.flags.empty()) return option.choices.empty() ? "" : when + " -f" + value + "\n";
   std::string text;
   for (const std::string& flag : option.flags) {

@@ -10,6 +10,7 @@
 #include <system_error>
 #include <utility>
 
+#include "server/cli/joined.h"
 #include "server/cli/vllm_flags.h"
 #include "server/cli/vllm_model.h"
 
@@ -66,12 +67,6 @@ bool is_flag(std::string_view argument) {
   return argument.size() > 1 && argument[0] == '-' && (argument[1] < '0' || argument[1] > '9');
 }
 
-std::string joined(const std::vector<std::string>& values) {
-  std::string text;
-  for (const std::string& value : values) text += (text.empty() ? "" : ",") + value;
-  return text;
-}
-
 // One flag of the command line with what was given to it.
 struct Given {
   std::string name;  // --max-model-len becomes max-model-len
@@ -107,7 +102,7 @@ tl::unexpected<Error> refuse(const Given& given, const std::string& reason) {
 }
 
 Expected<void> apply(const Given& given, const FlagRow& row, TranslatedCommandLine& out) {
-  const std::string value = joined(given.values);
+  const std::string value = joined(given.values, ',');
   switch (row.fate) {
     case Fate::kSame:
     case Fate::kRenamed: {
@@ -186,7 +181,7 @@ Expected<Given> take_flag(const std::vector<std::string>& arguments, size_t& at)
   }
   if (most > 0 && given.values.empty()) return refuse(given, "needs a value");
   if (!keys.empty()) {
-    given.keys = object_of(keys, joined(given.values));
+    given.keys = object_of(keys, joined(given.values, ','));
     given.values = {given.keys.dump(-1, ' ', false, Json::error_handler_t::replace)};
   }
   return given;

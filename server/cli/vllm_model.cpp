@@ -12,6 +12,8 @@
 #include <system_error>
 #include <utility>
 
+#include "server/cli/joined.h"
+
 namespace sluice {
 namespace {
 
@@ -30,12 +32,6 @@ std::optional<std::string> text_of(const fs::path& path) {
 Json json_of(const fs::path& path) {
   const std::optional<std::string> text = text_of(path);
   return text ? Json::parse(*text, nullptr, /*allow_exceptions=*/false) : Json();
-}
-
-std::string joined(const std::vector<std::string>& parts) {
-  std::string text;
-  for (const std::string& part : parts) text += (text.empty() ? "" : ",") + part;
-  return text;
 }
 
 // Lower case, with one kind of dash, and without the kernel that vLLM picks for the scheme.
@@ -108,7 +104,8 @@ Expected<std::string> vllm_model_file(const std::string& model) {
   if (files.size() == 1 || is_split) return files.front();
   return make_error(ErrorCode::kInvalidArgument,
                     model + " must hold exactly one .gguf file, it holds " +
-                        std::to_string(files.size()) + (files.empty() ? "" : ": ") + joined(files));
+                        std::to_string(files.size()) + (files.empty() ? "" : ": ") +
+                        joined(files, ','));
 }
 
 bool is_tokenizer_of(const std::string& tokenizer, const std::string& model) {
