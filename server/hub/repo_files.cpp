@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdlib>
+#include <iterator>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <set>
@@ -29,7 +30,15 @@ constexpr std::string_view kSmallFiles[] = {"config.json",
                                             "chat_template.jinja",
                                             "chat_template.json",
                                             "additional_chat_templates/tool_use.jinja",
-                                            "additional_chat_templates/rag.jinja"};
+                                            "additional_chat_templates/rag.jinja",
+                                            "artifact.metadata",
+                                            "config_sentence_transformers.json",
+                                            "sentence_bert_config.json",
+                                            "sentence_roberta_config.json",
+                                            "sentence_xlm-roberta_config.json",
+                                            "sentence_distilbert_config.json",
+                                            "sentence_camembert_config.json",
+                                            "modules.json"};
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 constexpr std::string_view kSingle = "model.safetensors";
 
@@ -100,6 +109,17 @@ bool has_quantization(const std::string& path, const std::string& quantization) 
     if (begins && end < text.size() && border(text[end])) return true;
   }
   return false;
+}
+
+// Tells whether a module of sentence-transformers may have this file, such as
+// "1_Pooling/config.json" or "2_Dense/model.safetensors".
+bool is_module_file(std::string_view path) {
+  const size_t slash = path.find('/');
+  if (slash == std::string_view::npos) return false;
+  const size_t number_end = path.find_first_not_of("0123456789");
+  const std::string_view file = path.substr(slash + 1);
+  return number_end > 0 && path[number_end] == '_' &&
+         (file == "config.json" || file == kSingle);
 }
 
 std::string shown(const std::vector<std::string>& names) {
@@ -247,6 +267,10 @@ Expected<FileSelection> select_files(const std::vector<std::string>& listing,
   FileSelection selection;
   for (const std::string_view file : kSmallFiles) {
     if (there.contains(file)) selection.files.emplace_back(file);
+  }
+  // Without these a model would make other vectors, and nothing would say so.
+  if (there.contains("modules.json")) {
+    std::ranges::copy_if(listing, std::back_inserter(selection.files), is_module_file);
   }
   if (!with_weights) return selection;
   if (there.contains(kIndex)) {

@@ -65,6 +65,38 @@ TEST(SelectFiles, PrefersSafetensorsAndLeavesTheRest) {
   EXPECT_EQ(ranked->files, (std::vector<std::string>{"config.json", "tiktoken.model"}));
 }
 
+TEST(SelectFiles, TakesWhatSaysHowVectorsAreMade) {
+  std::vector<std::string> listing = {"1_Pooling/config.json",
+                                      "2_Dense/config.json",
+                                      "2_Dense/model.safetensors",
+                                      "2_Dense/pytorch_model.bin",
+                                      "config.json",
+                                      "config_sentence_transformers.json",
+                                      "model.safetensors",
+                                      "modules.json",
+                                      "onnx/config.json",
+                                      "openvino/1_Pooling/config.json",
+                                      "sentence_bert_config.json",
+                                      "tokenizer.json"};
+  const auto all = select_files(listing, *parse_model_name("o/n"), true);
+  EXPECT_EQ(all->files,
+            (std::vector<std::string>{"config.json",
+                                      "tokenizer.json",
+                                      "config_sentence_transformers.json",
+                                      "sentence_bert_config.json",
+                                      "modules.json",
+                                      "1_Pooling/config.json",
+                                      "2_Dense/config.json",
+                                      "2_Dense/model.safetensors",
+                                      "model.safetensors"}));
+  std::erase(listing, "modules.json");
+  const auto plain = select_files(listing, *parse_model_name("o/n"), true);
+  EXPECT_EQ(plain->files.size(), 5U) << "folders that no module is in";
+  const auto late = select_files(
+      {"artifact.metadata", "config.json", "model.safetensors"}, *parse_model_name("o/n"), false);
+  EXPECT_EQ(late->files, (std::vector<std::string>{"config.json", "artifact.metadata"}));
+}
+
 TEST(SelectFiles, TakesTheOnlyGgufOrTheUsualOneOrAsks) {
   EXPECT_EQ(chosen({"a-IQ4_XS.gguf", "mmproj-a-f16.gguf"}, "o/n"), "a-IQ4_XS.gguf");
   EXPECT_EQ(chosen({"a-Q2_K.gguf", "a-q4_k_m.gguf"}, "o/n"), "a-q4_k_m.gguf");
