@@ -12,12 +12,15 @@
 
 namespace sluice {
 
-// Which tokens' states make the vector of a text.
+// Which tokens' states make the vector of a text. All tokens count, special ones too.
 enum class PoolingType : uint8_t {
-  kMean,   // their mean, over all tokens
-  kCls,    // the first token's
-  kLast,   // the last token's
-  kEvery,  // each token's own: one vector a token
+  kMean,          // their mean
+  kCls,           // the first token's
+  kLast,          // the last token's
+  kEvery,         // each token's own: one vector a token
+  kMax,           // the largest of each element
+  kMeanSqrt,      // their sum over the square root of their number
+  kWeightedMean,  // their mean, weighted by 1, 2, 3 and so on
 };
 
 constexpr std::string_view to_string(PoolingType type) {
@@ -26,6 +29,9 @@ constexpr std::string_view to_string(PoolingType type) {
     case PoolingType::kCls: return "cls";
     case PoolingType::kLast: return "last";
     case PoolingType::kEvery: return "token";
+    case PoolingType::kMax: return "max";
+    case PoolingType::kMeanSqrt: return "mean_sqrt_len_tokens";
+    case PoolingType::kWeightedMean: return "weightedmean";
   }
   return "";
 }

@@ -261,7 +261,7 @@ void LocalEngine::add_results(StepWork& work) {
 void LocalEngine::add_pooled(StepWork& work) {
   for (const EmbeddedRow& row : work.embedded) {
     if (core_->requests.find(row.id) == nullptr || row.state.empty()) continue;
-    core_->requests.add_pooled_row(row.id, *info_.pooling, row.state);
+    core_->requests.add_pooled_row(row.id, *info_.pooling, row.position, row.state);
   }
   if (work.pooled.empty()) return;
   std::erase_if(work.pooled,

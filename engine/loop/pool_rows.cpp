@@ -111,6 +111,16 @@ void cut(size_t width, size_t count, std::vector<float>& vectors) {
   vectors.resize(to);
 }
 
+// A value that is no number stays, so that the answer is an error.
+void take_larger(std::span<const float> state, std::vector<float>& pooled) {
+  for (size_t i = 0; i < state.size(); ++i) {
+    if (state[i] > pooled[i] || std::isnan(state[i])) pooled[i] = state[i];
+  }
+}
+
+// 1 + 2 + ... + n, rounded once.
+float sum_to(int32_t n) { return static_cast<float>(int64_t{n} * (n + 1) / 2); }
+
 }  // namespace
 
 PooledRows rows_to_pool(const PoolingInfo& info, const PoolingParams& params) {
@@ -119,6 +129,9 @@ PooledRows rows_to_pool(const PoolingInfo& info, const PoolingParams& params) {
     case PoolingType::kCls: return PooledRows::kFirst;
     case PoolingType::kLast: return PooledRows::kLast;
     case PoolingType::kMean:
+    case PoolingType::kMax:
+    case PoolingType::kMeanSqrt:
+    case PoolingType::kWeightedMean:
     case PoolingType::kEvery: break;
   }
   return PooledRows::kAll;
@@ -126,24 +139,36 @@ PooledRows rows_to_pool(const PoolingInfo& info, const PoolingParams& params) {
 
 void pool_row(const PoolingInfo& info,
               const PoolingParams& params,
+              int32_t position,
               std::span<const float> state,
               std::vector<float>& pooled) {
-  const bool is_mean = info.type == PoolingType::kMean && !params.every_token;
-  const bool keeps_all = params.every_token || info.type == PoolingType::kEvery;
-  if (is_mean && !pooled.empty()) {
-    for (size_t i = 0; i < state.size(); ++i) pooled[i] += state[i];
+  if (params.every_token || info.type == PoolingType::kEvery) {
+    pooled.insert(pooled.end(), state.begin(), state.end());
     return;
   }
-  if (!keeps_all) pooled.clear();
-  pooled.insert(pooled.end(), state.begin(), state.end());
+  const bool is_one = info.type == PoolingType::kCls || info.type == PoolingType::kLast;
+  if (is_one || pooled.empty()) {  // a first row's weight is 1
+    pooled.assign(state.begin(), state.end());
+    return;
+  }
+  if (info.type == PoolingType::kMax) return take_larger(state, pooled);
+  const float weight =
+      info.type == PoolingType::kWeightedMean ? static_cast<float>(position + 1) : 1.0F;
+  for (size_t i = 0; i < state.size(); ++i) pooled[i] += weight * state[i];
 }
 
 void end_rows(const PoolingInfo& info,
               const PoolingParams& params,
               int32_t num_tokens,
               std::vector<float>& pooled) {
-  if (info.type != PoolingType::kMean || params.every_token) return;
-  for (float& x : pooled) x /= static_cast<float>(num_tokens);
+  if (params.every_token) return;
+  const auto count = static_cast<float>(num_tokens);
+  float divisor = 1;
+  if (info.type == PoolingType::kMean) divisor = count;
+  if (info.type == PoolingType::kMeanSqrt) divisor = std::sqrt(count);
+  if (info.type == PoolingType::kWeightedMean) divisor = sum_to(num_tokens);
+  if (divisor == 1) return;
+  for (float& x : pooled) x /= divisor;
 }
 
 // --- Layers ----------------------------------------------------------------------------------

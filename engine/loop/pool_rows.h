@@ -20,14 +20,16 @@ namespace sluice {
 // Returns the rows that such a request needs.
 [[nodiscard]] PooledRows rows_to_pool(const PoolingInfo& info, const PoolingParams& params);
 
-// Adds the state of the request's next row to what it has; `pooled` is empty before the first.
+// Adds the state of the request's next row to what it has, in float32 and without a fused product;
+// `pooled` is empty before the first. `position`: of its token in the prompt, from 0.
 void pool_row(const PoolingInfo& info,
               const PoolingParams& params,
+              int32_t position,
               std::span<const float> state,
               std::vector<float>& pooled);
 
-// Turns the sum of all rows of a prompt of `num_tokens` into their mean, where the model's vectors
-// are means.
+// Divides the sum of all rows of a prompt of `num_tokens` by what makes it the model's kind of
+// mean, if it is one.
 void end_rows(const PoolingInfo& info,
               const PoolingParams& params,
               int32_t num_tokens,

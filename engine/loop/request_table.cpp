@@ -125,9 +125,10 @@ void RequestTable::add_prompt_logprobs(RequestId id, std::vector<PromptLogprob> 
 
 void RequestTable::add_pooled_row(RequestId id,
                                   const PoolingInfo& info,
+                                  int32_t position,
                                   std::span<const float> row) {
   RequestState& state = states_.at(id);
-  pool_row(info, *state.pooling, row, state.pooled);
+  pool_row(info, *state.pooling, position, row, state.pooled);
 }
 
 void RequestTable::end_pooled(std::span<const RequestId> ids,

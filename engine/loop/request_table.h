@@ -102,7 +102,10 @@ class RequestTable {
                   EngineStats& stats);
   void add_prompt_logprobs(RequestId id, std::vector<PromptLogprob> logprobs);
   // Adds the state of a pooled request's next row.
-  void add_pooled_row(RequestId id, const PoolingInfo& info, std::span<const float> state);
+  void add_pooled_row(RequestId id,
+                      const PoolingInfo& info,
+                      int32_t position,
+                      std::span<const float> state);
   // Queues the answers of pooled requests whose rows are complete, and removes the requests. Those
   // whose answer is not finite stay and are added to `failed`.
   void end_pooled(std::span<const RequestId> ids,

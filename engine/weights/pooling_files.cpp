@@ -66,17 +66,20 @@ struct PoolingName {
   PoolingType type;
 };
 
-constexpr PoolingName kPoolingNames[] = {{"mean", PoolingType::kMean},
-                                         {"cls", PoolingType::kCls},
+constexpr PoolingName kPoolingNames[] = {{"cls", PoolingType::kCls},
+                                         {"mean", PoolingType::kMean},
+                                         {"max", PoolingType::kMax},
+                                         {"mean_sqrt_len_tokens", PoolingType::kMeanSqrt},
+                                         {"weightedmean", PoolingType::kWeightedMean},
                                          {"lasttoken", PoolingType::kLast}};
 
-constexpr PoolingName kPoolingFlags[] = {{"pooling_mode_cls_token", PoolingType::kCls},
-                                         {"pooling_mode_mean_tokens", PoolingType::kMean},
-                                         {"pooling_mode_lasttoken", PoolingType::kLast}};
-
-constexpr std::string_view kOtherFlags[] = {"pooling_mode_max_tokens",
-                                            "pooling_mode_mean_sqrt_len_tokens",
-                                            "pooling_mode_weightedmean_tokens"};
+constexpr PoolingName kPoolingFlags[] = {
+    {"pooling_mode_cls_token", PoolingType::kCls},
+    {"pooling_mode_mean_tokens", PoolingType::kMean},
+    {"pooling_mode_max_tokens", PoolingType::kMax},
+    {"pooling_mode_mean_sqrt_len_tokens", PoolingType::kMeanSqrt},
+    {"pooling_mode_weightedmean_tokens", PoolingType::kWeightedMean},
+    {"pooling_mode_lasttoken", PoolingType::kLast}};
 
 Expected<PoolingType> read_pooling_type(const std::string& path, bool& counts_prompts) {
   SLUICE_TRY(const Json json, read_json_file(path));
@@ -90,10 +93,10 @@ Expected<PoolingType> read_pooling_type(const std::string& path, bool& counts_pr
       return mode->is_string() && mode->get_ref<const std::string&>() == row.name;
     });
     if (named != std::end(kPoolingNames)) return named->type;
-    return wrong_in_file(path, "pooling_mode", mode->dump(), "mean, cls or lasttoken");
-  }
-  for (const std::string_view name : kOtherFlags) {
-    if (is_true(json, name)) return wrong_in_file(path, std::string(name), "true", "false");
+    return wrong_in_file(path,
+                         "pooling_mode",
+                         mode->dump(),
+                         "one of cls, mean, max, mean_sqrt_len_tokens, weightedmean and lasttoken");
   }
   std::optional<PoolingType> type;
   for (const PoolingName& row : kPoolingFlags) {
@@ -358,11 +361,10 @@ Expected<void> find_scoring_head(const Checkpoint& checkpoint,
   }
   const std::string pooled = text_of(source.json, "classifier_pooling");
   if (pooled.empty() || source.type) return {};
-  const auto* const named = std::ranges::find(kPoolingNames, pooled, &PoolingName::name);
-  if (named == std::end(kPoolingNames)) {
+  if (pooled != "cls" && pooled != "mean") {
     return wrong_in_file(file, "classifier_pooling", in_quotes(pooled), "cls or mean");
   }
-  source.type = named->type;
+  source.type = pooled == "cls" ? PoolingType::kCls : PoolingType::kMean;
   return {};
 }
 

@@ -101,7 +101,7 @@ Expected<PoolingInfo> decode(const worker::v1::PoolingInfo& from) {
          default_prompt,
          comparison] = to;
   is_classifier = from.is_classifier();
-  if (from.type() > static_cast<uint32_t>(PoolingType::kEvery) ||
+  if (from.type() > static_cast<uint32_t>(PoolingType::kWeightedMean) ||
       from.function() > static_cast<uint32_t>(ScoreFunction::kSoftmax)) {
     return make_error(ErrorCode::kInvalidArgument,
                       "A message between router and worker has an unknown way to pool.");

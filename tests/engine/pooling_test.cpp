@@ -238,12 +238,7 @@ TEST(PooledEngine, TokensOfAScoreAreTokens) {
 
 // One text alone, then beside the others, in chunks, over threads, instruction sets and hits. An
 // encoder's steps hold its longest text, even where steps of 7 tokens are asked for.
-class SameVectors : public ::testing::TestWithParam<const char*> {};
-
-TEST_P(SameVectors, WhateverRunsBesideThem) {
-  const Json texts = golden(GetParam());
-  const std::vector<ValidRequest> requests = requests_of(texts);
-  Config config = config_of(GetParam());
+void expect_same_vectors(Config config, const std::vector<ValidRequest>& requests) {
   std::vector<std::vector<float>> alone;
   {
     Config single = config;
@@ -275,6 +270,12 @@ TEST_P(SameVectors, WhateverRunsBesideThem) {
   }
 }
 
+class SameVectors : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(SameVectors, WhateverRunsBesideThem) {
+  expect_same_vectors(config_of(GetParam()), requests_of(golden(GetParam())));
+}
+
 INSTANTIATE_TEST_SUITE_P(Models,
                          SameVectors,
                          ::testing::Values("qwen3-embedding",
@@ -285,6 +286,47 @@ INSTANTIATE_TEST_SUITE_P(Models,
                                            "modernbert-mean",
                                            "nomic-moe-mean",
                                            "jina-bert-mean"));
+
+// What 1_Pooling may say beside cls, mean and lasttoken, in the old spelling for the encoder and in
+// the new one for the decoder, whose rows come in chunks.
+class OtherPoolings : public ::testing::TestWithParam<const char*> {
+ protected:
+  // Returns the model of a golden that pools in this way.
+  Config repooled(const std::string& name) {
+    Config config = config_of(name);
+    std::filesystem::copy(
+        config.model, copy_.at(name), std::filesystem::copy_options::recursive);
+    config.model = copy_.at(name);
+    Json json = {{"word_embedding_dimension", 32}};
+    if (name == "bert-mean") {
+      const std::string type = GetParam();
+      json["pooling_mode_" + type + (type.ends_with("_tokens") ? "" : "_tokens")] = true;
+      json["pooling_mode_mean_tokens"] = false;
+    } else {
+      json["pooling_mode"] = GetParam();
+    }
+    std::ofstream(config.model + "/1_Pooling/config.json") << json.dump();
+    return config;
+  }
+
+ private:
+  const testing::TemporaryFolder copy_;
+};
+
+TEST_P(OtherPoolings, AreThoseOfSentenceTransformersWhateverRunsBeside) {
+  const Json expected = golden("poolings");
+  for (const char* name : {"bert-mean", "qwen3-mean"}) {
+    SCOPED_TRACE(name);
+    const Config config = repooled(name);
+    const std::vector<ValidRequest> requests = requests_of(golden(name));
+    expect_close(run(config, requests), expected[name][GetParam()]);
+    expect_same_vectors(config, requests);
+  }
+}
+
+INSTANTIATE_TEST_SUITE_P(Types,
+                         OtherPoolings,
+                         ::testing::Values("max", "mean_sqrt_len_tokens", "weightedmean"));
 
 TEST(PooledEngine, LastTokensFindCachedPrefixesAndMeansDoNot) {
   const auto cached = [](const char* name) {
@@ -368,6 +410,23 @@ TEST(Pooling, AValueThatIsNotFiniteFails) {
   EXPECT_FALSE(finish_pooling(info, {}, pooled));
   std::vector<float> none;
   EXPECT_FALSE(finish_pooling(info, {}, none));
+}
+
+// The largest element of a text with a value that is no number is none, wherever that one is.
+TEST(Pooling, TheLargestOfWhatIsNoNumberIsNone) {
+  PoolingInfo info;
+  info.type = PoolingType::kMax;
+  info.width = 1;
+  constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
+  for (const std::vector<float>& rows :
+       {std::vector<float>{kNone, 2, 3}, {1, kNone, 3}, {1, 2, kNone}, {-2, -3, -1}}) {
+    std::vector<float> pooled;
+    for (int32_t i = 0; i < 3; ++i) {
+      pool_row(info, {}, i, {&rows[static_cast<size_t>(i)], 1}, pooled);
+    }
+    end_rows(info, {}, 3, pooled);
+    EXPECT_EQ(finish_pooling(info, {}, pooled), rows[0] == -2);
+  }
 }
 
 TEST(Pooling, ScoresAreSquashedOnce) {

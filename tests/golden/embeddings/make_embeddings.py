@@ -8,6 +8,7 @@
                   tokenizer.json, modules.json, 1_Pooling/config.json
 <name>.json       {"texts", "ids", "vectors"}: ids as the tokenizer gives them, vectors or scores as
                   SentenceTransformer or CrossEncoder gives them in float32
+poolings.json     {model: {way to pool: vectors}} of two of these directories with another 1_Pooling
 
 Three families' code is not in transformers, but beside the weights of their authors. The directories have the
 authors' names; vectors of new-cls are those of transformers' GteModel, which is the same model (its rotations are
@@ -19,6 +20,7 @@ import json
 import pathlib
 import shutil
 import sys
+import tempfile
 import zlib
 
 import safetensors.torch
@@ -524,6 +526,23 @@ def write_flash(name):
     shutil.copy(HERE / "xlm-roberta-rerank.json", HERE / f"{name}.json")
 
 
+def write_poolings(name):
+    """Other ways to pool the states of bert-mean and qwen3-mean: {model: {way: vectors}}."""
+    rows = {}
+    for model in ("bert-mean", "qwen3-mean"):
+        rows[model] = {}
+        for way in ("max", "mean_sqrt_len_tokens", "weightedmean"):
+            with tempfile.TemporaryDirectory() as copy:
+                folder = pathlib.Path(copy) / model
+                shutil.copytree(HERE / model, folder)
+                (folder / "1_Pooling/config.json").write_text(
+                    json.dumps({"word_embedding_dimension": SIZES["hidden_size"], "pooling_mode": way}))
+                (folder / "2_Normalize").mkdir(exist_ok=True)
+                encoder = SentenceTransformer(str(folder), device="cpu")
+                rows[model][way] = [encoder.encode([text])[0].tolist() for text in TEXTS]
+    (HERE / f"{name}.json").write_text(json.dumps(rows) + "\n")
+
+
 def spell_as_authors(folder):
     config = json.loads((folder / "config.json").read_text())
     del config["rope_parameters"]
@@ -532,7 +551,7 @@ def spell_as_authors(folder):
     (folder / "config.json").write_text(json.dumps(config, indent=1))
 
 
-OTHERS = {"xlm-roberta-padding": write_padding, "xlm-roberta-flash": write_flash}
+OTHERS = {"xlm-roberta-padding": write_padding, "xlm-roberta-flash": write_flash, "poolings": write_poolings}
 if __name__ == "__main__":
     for each in sys.argv[1:] or [*MODELS, *FORMULAS, *OTHERS]:
         (write_by_formula if each in FORMULAS else OTHERS.get(each, write))(each)
