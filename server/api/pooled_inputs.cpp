@@ -142,8 +142,15 @@ void leave_out(const PoolingInfo& info, TextSide side, size_t index, PooledReque
 
 Expected<std::string> read_prompt(const PoolingInfo& info, const Json& body, bool must_exist) {
   const Json* const named = find_field(body, "prompt_name");
+  if (info.type == PoolingType::kEvery) {
+    if (named == nullptr) return std::string();
+    return invalid(
+        "The model has no prompts by name; /pooling's input_type marks queries and documents.",
+        "prompt_name");
+  }
+  const std::string otherwise = must_exist ? info.default_prompt : std::string();
   const Json* const kind = named != nullptr ? named : find_field(body, "input_type");
-  if (kind == nullptr) return info.default_prompt;
+  if (kind == nullptr) return otherwise;
   const std::string param = named != nullptr ? "prompt_name" : "input_type";
   if (!kind->is_string()) {
     return invalid(param + " must be a string, got " + show_value(*kind) + ".", param);
@@ -157,7 +164,7 @@ Expected<std::string> read_prompt(const PoolingInfo& info, const Json& body, boo
     const auto found = std::ranges::find(info.prompts, name, &NamedPrompt::name);
     if (found != info.prompts.end()) return found->text;
   }
-  if (named == nullptr && !must_exist) return info.default_prompt;
+  if (named == nullptr && !must_exist) return otherwise;
   std::string known;
   for (const NamedPrompt& prompt : info.prompts) known += " \"" + prompt.name + "\"";
   return invalid("The model has " + (known.empty() ? "no prompts" : "the prompts" + known) +
@@ -288,11 +295,10 @@ Expected<std::vector<std::vector<TokenId>>> read_texts(const ValidationContext& 
                                                        const PoolingInfo& info,
                                                        Json& body) {
   SLUICE_TRY(InputRules rules, read_input_rules(context, info, body, "input"));
+  SLUICE_TRY(rules.prompt, read_prompt(info, body));
   if (info.type == PoolingType::kEvery) {
     SLUICE_TRY(const TextSide side, read_side(body));
     apply_side(info, side, rules);
-  } else {
-    SLUICE_TRY(rules.prompt, read_prompt(info, body));
   }
   if (find_field(body, "messages") != nullptr) {
     if (find_field(body, "add_generation_prompt") == nullptr) body["add_generation_prompt"] = false;

@@ -56,7 +56,7 @@ enum class PooledKind : uint8_t { kVectors, kTokens, kScores, kAny };
 enum class TextSide : uint8_t { kAny, kQuery, kDocument };
 
 // Returns the side that input_type names: query, document or passage, or Cohere's search_query and
-// search_document; kAny where it names none of these or is missing.
+// search_document; kAny where it is missing. kInvalidArgument: it names none of these.
 [[nodiscard]] Expected<TextSide> read_side(const nlohmann::ordered_json& body);
 
 // Changes the rules to those of one side of late interaction.
@@ -65,8 +65,10 @@ void apply_side(const PoolingInfo& info, TextSide side, InputRules& rules);
 // Adds the rows of a text whose tokens have no vector on its side.
 void leave_out(const PoolingInfo& info, TextSide side, size_t index, PooledRequest& request);
 
-// Reads prompt_name and input_type: the text that is put before others. kInvalidArgument: the model
-// has no prompt of that name; `must_exist` counts for input_type alone.
+// Reads prompt_name and input_type: the text that is put before others, without either the default
+// one. kInvalidArgument: the model has no prompt of that name, or, where it marks sides instead,
+// prompt_name is there. Where it need not exist, as in Cohere's API, an input_type that is missing
+// or names none means no prompt.
 [[nodiscard]] Expected<std::string> read_prompt(const PoolingInfo& info,
                                                 const nlohmann::ordered_json& body,
                                                 bool must_exist = true);

@@ -335,6 +335,11 @@ TEST_F(Embeddings, PromptsOfTheFilesArePutBeforeTextsByName) {
   info().default_prompt = "q: ";
   EXPECT_EQ(ok("/embed", {{"inputs", "a"}}), query);
   EXPECT_EQ(ok("/embed", {{"inputs", Json{97}}})[0][0], 1.0) << "ids have no prompt";
+  // Cohere's clients name the kind of their texts; what they do not ask for is not put before them.
+  EXPECT_EQ(cohere("search_document"), Json::array({vector_of("psg: a")}));
+  EXPECT_EQ(cohere("classification"), Json::array({vector_of("a")}));
+  EXPECT_EQ(ok("/v2/embed", {{"texts", {"a"}}})["embeddings"]["float"],
+            Json::array({vector_of("a")}));
 }
 
 TEST_F(Embeddings, CoheresTextsAreCutWhereAsked) {
@@ -451,6 +456,14 @@ TEST_F(Embeddings, QueriesAndDocumentsHaveMarkersLengthsAndTokensWithoutVectors)
   EXPECT_EQ(count("abcdefgh", "query"), Counts(8, 8U)) << "cut, and not filled up";
   EXPECT_EQ(count("abcdefgh", "document"), Counts(5, 3U)) << "<s>, m, a, b, c without m and b";
   EXPECT_EQ(refused("/pooling", {{"input", "a"}, {"input_type", "clustering"}}), "input_type");
+  // A prompt by name would stand where a marker has to.
+  info().prompts = {{"query", "q: "}};
+  info().default_prompt = "q: ";
+  EXPECT_EQ(refused("/pooling", {{"input", "a"}, {"prompt_name", "query"}}), "prompt_name");
+  EXPECT_EQ(refused("/embed_all", {{"inputs", "a"}, {"prompt_name", "query"}}), "prompt_name");
+  EXPECT_EQ(count("ab", nullptr), Counts(3, 3U)) << "without the default prompt";
+  EXPECT_EQ(count("ab", "query"), Counts(7, 7U));
+  EXPECT_EQ(ok("/embed_all", {{"inputs", "ab"}})[0].size(), 3U);
   EXPECT_EQ(ok("/score", {{"queries", "a"}, {"documents", "ab"}})["usage"]["prompt_tokens"], 7 + 4);
 }
 
