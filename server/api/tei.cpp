@@ -152,7 +152,8 @@ void handle_embed(FrontEnd& front_end, Exchange exchange, bool every_token) {
 
 // What a client whose URL has no path means depends on the model.
 void handle_tei_embed(FrontEnd& front_end, Exchange exchange) {
-  const std::optional<PoolingInfo>& pooling = front_end.usual_model()->engine.model().pooling;
+  const auto served = front_end.usual_model();  // another thread may let go of its version
+  const std::optional<PoolingInfo>& pooling = served->engine.model().pooling;
   if (exchange.request.path == "/" && pooling && pooling->is_classifier) {
     return pooling->labels.size() == 1 ? handle_rerank(front_end, std::move(exchange))
                                        : handle_tei_predict(front_end, std::move(exchange));
