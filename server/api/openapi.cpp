@@ -210,6 +210,11 @@ void write_component_schemas(JsonWriter& json,
   write_request_schema(json, Endpoint::kCohereEmbed, config, defaults);
   json.key("TeiRequest");
   write_request_schema(json, Endpoint::kTei, config, defaults);
+  // A URL without a path takes one of both, which the model decides.
+  json.key("TeiAnyRequest")
+      .raw(
+          R"({"anyOf":[{"$ref":"#/components/schemas/TeiRequest"},)"
+          R"({"$ref":"#/components/schemas/RerankRequest"}]})");
   json.key("TokenizeRequest");
   write_request_schema(json, Endpoint::kTokenize, config, defaults);
   json.key("DetokenizeRequest");
@@ -248,6 +253,7 @@ constexpr Body kBodies[] = {
     {"/classify", "ClassifyRequest", "", false},
     {"/v2/embed", "CohereEmbedRequest", "", false},
     {"/v1/embed", "CohereEmbedRequest", "", false},
+    {"/", "TeiAnyRequest", "", false},
     {"/embed", "TeiRequest", "", false},
     {"/embed_all", "TeiRequest", "", false},
     {"/similarity", "TeiRequest", "", false},

@@ -457,6 +457,35 @@ TEST(OpenApi, DescribesEveryRouteAndEveryParameter) {
   EXPECT_FALSE(chat.contains("prompt"));
 }
 
+// All operations that read a body say which, so that a client made from the document can send it.
+TEST(OpenApi, EveryRequestForVectorsOrScoresHasABody) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const Json json = Json::parse(get(server, "/openapi.json").body);
+  const Json& schemas = json["components"]["schemas"];
+  for (const auto& [path, name] : {std::pair("/", "TeiAnyRequest"),
+                                   std::pair("/embed", "TeiRequest"),
+                                   std::pair("/embed_all", "TeiRequest"),
+                                   std::pair("/similarity", "TeiRequest"),
+                                   std::pair("/predict", "TeiRequest"),
+                                   std::pair("/rerank", "RerankRequest"),
+                                   std::pair("/score", "ScoreRequest"),
+                                   std::pair("/classify", "ClassifyRequest"),
+                                   std::pair("/v1/embeddings", "EmbeddingsRequest"),
+                                   std::pair("/v1/embed", "CohereEmbedRequest"),
+                                   std::pair("/v2/embed", "CohereEmbedRequest")}) {
+    const Json body = json["paths"][path]["post"].value("requestBody", Json::object());
+    EXPECT_EQ(body.value("required", false), true) << path;
+    const std::string place = "/content/application~1json/schema/$ref";
+    EXPECT_EQ(body.value(Json::json_pointer(place), ""), "#/components/schemas/" + std::string(name))
+        << path;
+    EXPECT_TRUE(schemas.contains(name)) << path;
+  }
+  const Json& any = schemas["TeiAnyRequest"]["anyOf"];
+  EXPECT_EQ(any[0]["$ref"], "#/components/schemas/TeiRequest");
+  EXPECT_EQ(any[1]["$ref"], "#/components/schemas/RerankRequest");
+}
+
 TEST(OpenApi, DefaultsAreTheModels) {
   FakeEngine engine;
   engine.editable_model().sampling.temperature = 0.6F;
