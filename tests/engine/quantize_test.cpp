@@ -91,6 +91,23 @@ TEST(ExpertSources, RowsThatAreNotOfSoManyExpertsAreRefused) {
   EXPECT_EQ(expert->dims[1], 2U);
 }
 
+// Serving reads such a directory with and without the file beside it.
+TEST_F(Quantize, ATiktokenVocabularyNeedsNoConfiguration) {
+  const std::string input = model(TinyWeights::kBF16);
+  fs::remove(input + "/tokenizer_config.json");
+  fs::copy(kData + "/models/engine-heads-mtp/tiktoken.model", input);
+  const std::string without =
+      quantize({.input = input, .output = {}, .to = "Q8_0"}, "without.gguf");
+  write_file(input + "/tokenizer_config.json", "{}");
+  const std::string with = quantize({.input = input, .output = {}, .to = "Q8_0"}, "with.gguf");
+  EXPECT_TRUE(contents(without) == contents(with));
+  const auto checkpoint = Checkpoint::open(without);
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+  const auto text = (*checkpoint)->text();
+  ASSERT_TRUE(text.has_value()) << text.error().message;
+  EXPECT_NE(text->tokenizer->find_token("th"), kInvalidToken);
+}
+
 TEST_F(Quantize, ExpertsAreQuantizedAndRoutersAreNot) {
   const std::string input = model(TinyWeights::kBF16Experts);
   quantize({.input = input, .output = {}, .to = "int8", .verify = true}, "out");
