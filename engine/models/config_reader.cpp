@@ -44,6 +44,17 @@ Expected<int32_t> read_heads(const Metadata& metadata, bool may_differ) {
   return metadata.wrong(kKey, std::to_string(most), "1 to " + std::to_string(kMaxHeads));
 }
 
+// Returns a list of numbers of which each layer has one.
+Expected<std::vector<double>> read_by_layer(const Metadata& metadata,
+                                            const char* key,
+                                            const ModelConfig& config) {
+  SLUICE_TRY(std::vector<double> listed, metadata.get_numbers(key));
+  if (listed.size() == config.layers.size()) return listed;
+  return metadata.wrong(key,
+                        std::to_string(listed.size()) + " elements",
+                        "one for each of " + std::to_string(config.num_layers) + " layers");
+}
+
 // Whether a list has a number for each layer, or for each and the modules behind them.
 bool is_by_layer(const Metadata& metadata, const std::vector<double>& listed, int32_t num_layers) {
   const uint64_t modules = metadata.get_uint_or("nextn_predict_layers", 0).value_or(0);
@@ -196,12 +207,8 @@ Expected<void> read_shared_experts(const Metadata& metadata, MoeConfig& moe) {
 // Determines which layers have experts: as listed, or those from the first on, each n-th of them.
 Expected<void> read_expert_layers(const Metadata& metadata, ModelConfig& config) {
   if (metadata.has("expert_layers")) {
-    SLUICE_TRY(const std::vector<double> listed, metadata.get_numbers("expert_layers"));
-    if (listed.size() != config.layers.size()) {
-      return metadata.wrong("expert_layers",
-                            std::to_string(listed.size()) + " elements",
-                            "one for each of " + std::to_string(config.num_layers) + " layers");
-    }
+    SLUICE_TRY(const std::vector<double> listed,
+               read_by_layer(metadata, "expert_layers", config));
     for (size_t i = 0; i < listed.size(); ++i) {
       if (listed[i] != 0) config.layers[i].ffn = FfnKind::kExperts;
     }
@@ -391,15 +398,10 @@ Expected<std::vector<int32_t>> read_layer_counts(const Metadata& metadata,
                                                  const char* key,
                                                  uint64_t most,
                                                  const ModelConfig& config) {
-  const Expected<std::vector<double>> listed = metadata.get_numbers(key);
-  if (!listed) return std::vector<int32_t>();
-  if (listed->size() != config.layers.size()) {
-    return metadata.wrong(key,
-                          std::to_string(listed->size()) + " elements",
-                          "one for each of " + std::to_string(config.num_layers) + " layers");
-  }
   std::vector<int32_t> counts;
-  for (const double number : *listed) {
+  if (!metadata.get_numbers(key)) return counts;
+  SLUICE_TRY(const std::vector<double> listed, read_by_layer(metadata, key, config));
+  for (const double number : listed) {
     if (!(number >= 1 && number <= static_cast<double>(most) && number == std::floor(number))) {
       return metadata.wrong(key, std::to_string(number), "1 to " + std::to_string(most));
     }
@@ -470,13 +472,8 @@ Expected<void> read_window_pattern(const Checkpoint& checkpoint,
                            : "attention.sliding_window_pattern";
   std::vector<double> windowed;
   int32_t period = usual_period;
-  if (const Expected<std::vector<double>> list = metadata.get_numbers(listed); list) {
-    if (list->size() != config.layers.size()) {
-      return metadata.wrong(listed,
-                            std::to_string(list->size()) + " elements",
-                            "one for each of " + std::to_string(config.num_layers) + " layers");
-    }
-    windowed = *list;
+  if (metadata.get_numbers(listed)) {
+    SLUICE_TRY(windowed, read_by_layer(metadata, listed, config));
   } else {
     SLUICE_TRY(period, metadata.get_count_or(listed, 1024, usual_period));
   }

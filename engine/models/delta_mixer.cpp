@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/models/delta_mixer.h"
 
+#include <algorithm>
 #include <array>
 #include <cmath>
 #include <utility>
@@ -160,35 +161,48 @@ std::vector<int32_t> DeltaMixer::columns_by_key_head(bool joins_gates, bool join
   return columns;
 }
 
-// Files have those of q, k and v in one tensor or in three.
+// Returns [taps][channels] of the convolutions of q, k and v, which have tensors of their own.
+// transformers saves all channels in three equal parts instead, of which the last may be smaller.
+Expected<std::vector<float>> DeltaMixer::load_conv_parts(const std::string& prefix,
+                                                         WeightStore& weights) const {
+  const int32_t q = delta_.num_key_heads * delta_.key_dim;
+  const int32_t v = delta_.num_value_heads * delta_.value_dim;
+  const int32_t all = 2 * q + v;
+  const int32_t taps = config_.conv_taps;
+  const int32_t third = (all + 2) / 3;
+  constexpr std::array<const char*, 3> kNames = {
+      "delta_conv_q.weight", "delta_conv_k.weight", "delta_conv_v.weight"};
+  const bool are_thirds =
+      weights.rows_in(prefix + kNames[0]) == third && weights.rows_in(prefix + kNames[1]) == third;
+  const std::array<int32_t, 3> counts =
+      are_thirds ? std::array{third, third, all - 2 * third} : std::array{q, q, v};
+  std::vector<float> joined(static_cast<size_t>(all) * static_cast<size_t>(taps));
+  int32_t first = 0;
+  for (size_t i = 0; i < counts.size(); ++i) {
+    SLUICE_TRY(const std::vector<float> part,
+               load_conv(weights, prefix + kNames[i], counts[i], taps));
+    for (int32_t tap = 0; tap < taps; ++tap) {
+      std::copy_n(part.begin() + ptrdiff_t{tap} * counts[i],
+                  counts[i],
+                  joined.begin() + ptrdiff_t{tap} * all + first);
+    }
+    first += counts[i];
+  }
+  return joined;
+}
+
 Expected<void> DeltaMixer::load_conv_weights(const std::string& prefix, WeightStore& weights) {
   const int32_t q = delta_.num_key_heads * delta_.key_dim;
   const int32_t v = delta_.num_value_heads * delta_.value_dim;
-  const int32_t taps = config_.conv_taps;
   const Portion q_rows = rows_of(key_heads_, delta_.key_dim);
   const Portion v_rows = rows_of(value_heads_, delta_.value_dim);
-  if (!delta_.has_parts_apart) {
-    SLUICE_TRY(const std::vector<float> whole,
-               load_conv(weights, prefix + "delta_conv.weight", 2 * q + v, taps));
-    const std::array<std::pair<int32_t, Portion>, 3> parts = {
-        {{0, q_rows}, {q, q_rows}, {2 * q, v_rows}}};
-    conv_ = weights.place(columns_of_rows(whole, 2 * q + v, parts));
-    return {};
-  }
-  SLUICE_TRY(const auto of_q, load_conv(weights, prefix + "delta_conv_q.weight", q, taps));
-  SLUICE_TRY(const auto of_k, load_conv(weights, prefix + "delta_conv_k.weight", q, taps));
-  SLUICE_TRY(const auto of_v, load_conv(weights, prefix + "delta_conv_v.weight", v, taps));
-  std::vector<float> own;
-  const auto append = [&own](const std::vector<float>& whole, const Portion& rows, int32_t tap) {
-    const auto begin = whole.begin() + ptrdiff_t{tap} * rows.whole + rows.first;
-    own.insert(own.end(), begin, begin + rows.count);
-  };
-  for (int32_t tap = 0; tap < taps; ++tap) {
-    append(of_q, q_rows, tap);
-    append(of_k, q_rows, tap);
-    append(of_v, v_rows, tap);
-  }
-  conv_ = weights.place(std::move(own));
+  SLUICE_TRY(const std::vector<float> whole,
+             delta_.has_parts_apart
+                 ? load_conv_parts(prefix, weights)
+                 : load_conv(weights, prefix + "delta_conv.weight", 2 * q + v, config_.conv_taps));
+  const std::array<std::pair<int32_t, Portion>, 3> parts = {
+      {{0, q_rows}, {q, q_rows}, {2 * q, v_rows}}};
+  conv_ = weights.place(columns_of_rows(whole, 2 * q + v, parts));
   return {};
 }
 

@@ -55,6 +55,8 @@ class DeltaMixer final : public Mixer {
   DeltaMixer(const ModelConfig& config, const LayerShare& share);
 
   Expected<void> load_input(const std::string& prefix, int32_t bits, WeightStore& weights);
+  Expected<std::vector<float>> load_conv_parts(const std::string& prefix,
+                                               WeightStore& weights) const;
   Expected<void> load_conv_weights(const std::string& prefix, WeightStore& weights);
   Expected<void> load_vectors(const std::string& prefix, WeightStore& weights);
   Expected<void> load_narrow(const std::string& prefix, int32_t bits, WeightStore& weights);

@@ -44,6 +44,7 @@ extern const ModelSpec kGlm4MoeLiteSpec;
 extern const ModelSpec kGlm4vMoeSpec;
 extern const ModelSpec kGlm4vSpec;
 extern const ModelSpec kGlmMoeDsaSpec;
+extern const ModelSpec kGlmSpec;
 extern const ModelSpec kGpt2Spec;
 extern const ModelSpec kGptJSpec;
 extern const ModelSpec kGptOssSpec;
@@ -127,7 +128,7 @@ constexpr std::array kSpecs = {
     &kErnie45Spec, &kExaone4Spec, &kExaoneSpec, &kFalconH1Spec, &kFalconSpec, &kGemma2Spec,
     &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec, &kGemmaEmbeddingSpec, &kGemmaSpec,
     &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGlm4vMoeSpec, &kGlm4vSpec, &kGlmMoeDsaSpec,
-    &kGpt2Spec, &kGptJSpec, &kGptOssSpec, &kGranite4Spec, &kGraniteHybridSpec,
+    &kGlmSpec, &kGpt2Spec, &kGptJSpec, &kGptOssSpec, &kGranite4Spec, &kGraniteHybridSpec,
     &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec, &kGteSpec, &kHeliumSpec,
     &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kInternLm2FileSpec, &kInternLm2Spec,
     &kInternLm3Spec, &kJais2Spec, &kJinaBertSpec, &kKimiK2Spec, &kKimiLinearSpec, &kLfm2MoeSpec,

@@ -83,7 +83,12 @@ Expected<void> read_step_rotations(const Checkpoint& checkpoint, ModelConfig& co
   return read_local_part(metadata, 1, config);
 }
 
-// Limits of gates by layer; 0: none.
+// Returns a layer's limit of gates as a file has it; 0: none.
+Expected<float> limit_of(const Metadata& metadata, const char* key, double listed) {
+  if (listed >= 0 && listed <= kMostLimit) return static_cast<float>(listed);
+  return metadata.wrong(key, std::to_string(listed), "0, or a limit");
+}
+
 Expected<void> read_step_limits(const Metadata& metadata, ModelConfig& config) {
   for (const auto& [key, limit] : {std::pair("swiglu_clamp_exp", &LayerConfig::expert_limit),
                                    std::pair("swiglu_clamp_shexp", &LayerConfig::dense_limit)}) {
@@ -95,10 +100,7 @@ Expected<void> read_step_limits(const Metadata& metadata, ModelConfig& config) {
                             "one for each of " + std::to_string(config.num_layers) + " layers");
     }
     for (size_t i = 0; i < config.layers.size(); ++i) {
-      if (!(listed[i] >= 0 && listed[i] <= kMostLimit)) {
-        return metadata.wrong(key, std::to_string(listed[i]), "0, or a limit");
-      }
-      config.layers[i].*limit = static_cast<float>(listed[i]);
+      SLUICE_TRY(config.layers[i].*limit, limit_of(metadata, key, listed[i]));
     }
   }
   return {};
@@ -109,14 +111,11 @@ Expected<void> read_step_module(const Metadata& metadata, ModelConfig& config) {
   SLUICE_TRY(const bool is_windowed, metadata.get_bool_or("attention.sliding_module", true));
   set_dense_module(is_windowed, config);
   config.head.reads_unnormed = true;
-  const auto listed = metadata.get_numbers("swiglu_clamp_shexp");
+  constexpr const char* kLimits = "swiglu_clamp_shexp";
+  const auto listed = metadata.get_numbers(kLimits);
   const size_t place = config.layers.size();
   if (!listed || listed->size() <= place) return {};
-  const double limit = (*listed)[place];
-  if (!(limit >= 0 && limit <= kMostLimit)) {
-    return metadata.wrong("swiglu_clamp_shexp", std::to_string(limit), "0, or a limit");
-  }
-  config.module_layer->dense_limit = static_cast<float>(limit);
+  SLUICE_TRY(config.module_layer->dense_limit, limit_of(metadata, kLimits, (*listed)[place]));
   return {};
 }
 

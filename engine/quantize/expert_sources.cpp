@@ -20,9 +20,25 @@ std::optional<ExpertName> expert_name(const std::string& name) {
   return std::nullopt;
 }
 
-SourceTensor expert_of(const CheckpointTensor& stack, uint64_t experts, uint64_t expert) {
+Expected<int64_t> stack_rows(const std::string& file,
+                             const std::string& tensor,
+                             int64_t rows,
+                             uint64_t parts) {
+  if (parts > 0 && static_cast<uint64_t>(rows) % parts == 0) {
+    return static_cast<int64_t>(static_cast<uint64_t>(rows) / parts);
+  }
+  return make_error(ErrorCode::kDataLoss,
+                    file + ": tensor " + sluice::in_quotes(tensor) + ": found " +
+                        std::to_string(rows) + " rows, expected those of " + std::to_string(parts) +
+                        " equal parts");
+}
+
+Expected<SourceTensor> expert_of(const std::string& file,
+                                 const CheckpointTensor& stack,
+                                 uint64_t experts,
+                                 uint64_t expert) {
   SourceTensor source = source_of(stack);
-  const auto rows = source.shape().rows / static_cast<int64_t>(experts);
+  SLUICE_TRY(const int64_t rows, stack_rows(file, stack.name, source.shape().rows, experts));
   const bool is_bias = stack.name.ends_with(".bias");
   source.num_dims = is_bias ? 1 : 2;
   source.dims[1] = is_bias ? 1 : static_cast<uint64_t>(rows);
@@ -62,9 +78,12 @@ SourceTensor alternating(const CheckpointTensor& gate, const CheckpointTensor& u
   return source;
 }
 
-SourceTensor joined(const CheckpointTensor& gate, const CheckpointTensor& up, uint64_t count) {
+Expected<SourceTensor> joined(const std::string& file,
+                              const CheckpointTensor& gate,
+                              const CheckpointTensor& up,
+                              uint64_t count) {
   SourceTensor source = source_of(gate);
-  const auto rows = source.shape().rows / static_cast<int64_t>(count);
+  SLUICE_TRY(const int64_t rows, stack_rows(file, gate.name, source.shape().rows, count));
   source.pieces.clear();
   for (uint64_t e = 0; e < count; ++e) {
     const int64_t first = static_cast<int64_t>(e) * rows;
@@ -75,9 +94,12 @@ SourceTensor joined(const CheckpointTensor& gate, const CheckpointTensor& up, ui
   return source;
 }
 
-SourceTensor half_of(const CheckpointTensor& both, int64_t which, uint64_t count) {
+Expected<SourceTensor> half_of(const std::string& file,
+                               const CheckpointTensor& both,
+                               int64_t which,
+                               uint64_t count) {
   SourceTensor source = source_of(both);
-  const auto rows = source.shape().rows / static_cast<int64_t>(2 * count);
+  SLUICE_TRY(const int64_t rows, stack_rows(file, both.name, source.shape().rows, 2 * count));
   source.pieces.clear();
   for (uint64_t e = 0; e < count; ++e) {
     source.pieces.push_back(

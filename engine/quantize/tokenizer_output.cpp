@@ -34,7 +34,11 @@ Expected<void> put_tokenizer(const Checkpoint& input, GgufMetadata& metadata) {
   SLUICE_TRY(const CheckpointText text, input.text());
   SLUICE_TRY(std::string json, text_of(path));
   if (is_ranked) {
-    SLUICE_TRY(const std::string config, text_of(input.path() + "/tokenizer_config.json"));
+    const std::string config_path = input.path() + "/tokenizer_config.json";
+    std::string config;
+    if (has(config_path)) {
+      SLUICE_TRY(config, text_of(config_path));
+    }
     SLUICE_TRY(json, tiktoken_as_json(json, config));
   }
   const CheckpointTensor* embedding = input.find("token_embd.weight");

@@ -68,11 +68,11 @@ Expected<void> add_fused(const Checkpoint& input,
                             ": found no up projection of its shape, expected one");
     }
   }
-  SourceTensor source = !is_pair ? source_of(tensor)
-                        : files.experts == ExpertTensors::kTransposed
-                            ? alternating(tensor, *up)
-                            : joined(tensor, *up, experts_of(tensor));
-  if (is_pair && files.experts == ExpertTensors::kTransposedHalves) {
+  SourceTensor source = source_of(tensor);
+  if (is_pair && files.experts == ExpertTensors::kTransposed) {
+    source = alternating(tensor, *up);
+  } else if (is_pair) {
+    SLUICE_TRY(source, joined(input.path(), tensor, *up, experts_of(tensor)));
     source.read_names.push_back(up->name);
   }
   std::string_view layer = tensor.name;
@@ -81,13 +81,14 @@ Expected<void> add_fused(const Checkpoint& input,
   const std::string in_layers = "layers." + number.value_or("0") + ".";
   std::string place = "model." + in_layers;
   // In a multimodal model, where the layer's router is.
-  const CheckpointTensor* router = input.find("blk." + number.value_or("0") + ".ffn_gate_inp.weight");
+  const CheckpointTensor* router =
+      input.find("blk." + number.value_or("0") + ".ffn_gate_inp.weight");
   if (input.kind() == CheckpointKind::kHuggingFace && router != nullptr) {
     place = router->stored_name.substr(0, router->stored_name.find(in_layers)) + in_layers;
   }
-  source.stored_name =
-      place + std::string(files.experts_place) +
-      (is_pair ? "gate_up_proj" : "down_proj") + (tensor.name.ends_with(".bias") ? "_bias" : "");
+  source.stored_name = place + std::string(files.experts_place) +
+                       (is_pair ? "gate_up_proj" : "down_proj") +
+                       (tensor.name.ends_with(".bias") ? "_bias" : "");
   if (input.kind() == CheckpointKind::kHuggingFace) source.input_name = source.stored_name;
   source.is_fused = true;
   source.num_dims = tensor.name.ends_with(".bias") ? 2 : 3;
@@ -138,7 +139,7 @@ class DirectoryTensors {
 
   Expected<void> add_heads(const CheckpointTensor& tensor) {
     for (uint64_t head = 0; head < tensor.dims[1]; ++head) {
-      SourceTensor source = expert_of(tensor, tensor.dims[1], head);
+      SLUICE_TRY(SourceTensor source, expert_of(input_.path(), tensor, tensor.dims[1], head));
       source.num_dims = 1;
       SLUICE_TRY_VOID(add(std::move(source)));
     }
@@ -160,7 +161,7 @@ class DirectoryTensors {
                           input_.path() + ": tensor " + sluice::in_quotes(tensor.name) +
                               ": found no up projection of its shape, expected one");
       }
-      SourceTensor source = joined(tensor, *found, experts_of(tensor));
+      SLUICE_TRY(SourceTensor source, joined(input_.path(), tensor, *found, experts_of(tensor)));
       source.name = *renamed(tensor.name, names.gate, names.both);
       SLUICE_TRY_VOID(add(std::move(source)));
       return true;
@@ -178,14 +179,11 @@ class DirectoryTensors {
     }
     if (hf_name(tensor.name, files_)) return add_whole(tensor);
     SLUICE_TRY(const int32_t count, input_.metadata().get_count("expert_count", 1 << 16));
-    const auto experts = static_cast<uint64_t>(count);
-    if (source_of(tensor).shape().rows % count != 0) {
-      return make_error(ErrorCode::kDataLoss,
-                        input_.path() + ": tensor " + sluice::in_quotes(tensor.name) + ": found " +
-                            std::to_string(source_of(tensor).shape().rows) +
-                            " rows, expected a multiple of " + std::to_string(count) + " experts");
+    for (uint64_t e = 0; e < static_cast<uint64_t>(count); ++e) {
+      SLUICE_TRY(SourceTensor source,
+                 expert_of(input_.path(), tensor, static_cast<uint64_t>(count), e));
+      SLUICE_TRY_VOID(add(std::move(source)));
     }
-    for (uint64_t e = 0; e < experts; ++e) SLUICE_TRY_VOID(add(expert_of(tensor, experts, e)));
     return {};
   }
 
@@ -246,14 +244,15 @@ class GgufTensors {
 
   Expected<std::vector<SourceTensor>> run() {
     for (const CheckpointTensor& tensor : input_.tensors()) {
-      const bool is_key = tensor.name.find(".ffn_xielu.") != std::string::npos;
-      if (is_key || take_stacked(tensor)) continue;
+      if (tensor.name.find(".ffn_xielu.") != std::string::npos) continue;  // they become keys
+      SLUICE_TRY(const bool is_taken_apart, take_stacked(tensor));
+      if (is_taken_apart) continue;
       SLUICE_TRY(const bool is_joined, take_qkv(tensor));
       if (is_joined) continue;
       if (const std::optional<ExpertName> name = expert_name(tensor.name)) {
         stacks_[name->stem + name->suffix][name->expert] = &tensor;
       } else {
-        add(source_of(tensor));
+        SLUICE_TRY_VOID(add(source_of(tensor)));
       }
     }
     for (const auto& [name, parts] : stacks_) SLUICE_TRY_VOID(add_stack(name, parts));
@@ -275,16 +274,15 @@ class GgufTensors {
 
  private:
   // A file has gate and up apart.
-  bool take_stacked(const CheckpointTensor& tensor) {
+  Expected<bool> take_stacked(const CheckpointTensor& tensor) {
     if (files_.experts != ExpertTensors::kStacked) return false;
     for (const StackedNames& names : kStackedNames) {
       const std::optional<std::string> gate = renamed(tensor.name, names.both, names.gate);
       if (!gate || input_.has(*gate)) continue;
-      const uint64_t count = experts_of(tensor);
       for (const int64_t which : {0, 1}) {
-        SourceTensor half = half_of(tensor, which, count);
+        SLUICE_TRY(SourceTensor half, half_of(input_.path(), tensor, which, experts_of(tensor)));
         half.name = which == 0 ? *gate : *renamed(tensor.name, names.both, names.up);
-        add(std::move(half));
+        SLUICE_TRY_VOID(add(std::move(half)));
       }
       return true;
     }
@@ -300,20 +298,23 @@ class GgufTensors {
     if (is_part(".attn_k.") || is_part(".attn_v.")) return true;  // handled with q
     if (!is_part(".attn_q.")) return false;
     SLUICE_TRY(SourceTensor source, joined_qkv(input_, tensor));
-    add(std::move(source));
+    SLUICE_TRY_VOID(add(std::move(source)));
     return true;
   }
 
-  void add(SourceTensor source) {
+  Expected<void> add(SourceTensor source) {
     const auto experts = static_cast<uint64_t>(config_.moe.num_experts);
     if (source.num_dims == 2 && source.name.find("_exps.weight") != std::string::npos) {
+      SLUICE_TRY(const int64_t rows,
+                 stack_rows(input_.path(), source.name, source.shape().rows, experts));
       source.num_dims = 3;  // all experts' rows, which are in order
-      source.dims[1] /= experts;
+      source.dims[1] = static_cast<uint64_t>(rows);
       source.dims[2] = experts;
     }
     source.stored_name = name_in_gguf(source.name, &files_);
     source.read_names = {source.name};
     tensors_.push_back(std::move(source));
+    return {};
   }
 
   Expected<void> add_stack(const std::string& name,
@@ -331,8 +332,8 @@ class GgufTensors {
     if (!is_whole || first.num_dims > 3) {
       return make_error(ErrorCode::kDataLoss,
                         input_.path() + ": tensor " + sluice::in_quotes(first.stored_name) +
-                            ": found " + std::to_string(parts.size()) +
-                            " of one shape, expected " + std::to_string(count));
+                            ": found " + std::to_string(parts.size()) + " of one shape, expected " +
+                            std::to_string(count));
     }
     SourceTensor source = source_of(first);
     source.name = name;
@@ -341,8 +342,7 @@ class GgufTensors {
     for (const auto& [expert, tensor] : parts) {
       source.pieces.push_back(source_of(*tensor).pieces.front());
     }
-    add(std::move(source));
-    return {};
+    return add(std::move(source));
   }
 
   const Checkpoint& input_;
@@ -431,8 +431,9 @@ class Translator {
     }
     if (config_.gate_function == kernels::GateFunction::kXielu) {
       return make_error(ErrorCode::kUnsupported,
-                        input_.path() + ": found the numbers of xIELU as keys, which a directory "
-                                        "has as tensors; expected a type of GGUF",
+                        input_.path() +
+                            ": found the numbers of xIELU as keys, which a directory "
+                            "has as tensors; expected a type of GGUF",
                         "to");
     }
     std::vector<SourceTensor> stored;
@@ -495,8 +496,9 @@ class Translator {
     }
     if (style != other_style && config_.has_latents()) {
       return make_error(ErrorCode::kUnsupported,
-                        input_.path() + ": rope_interleave: found false, expected true, as files "
-                                        "have rows",
+                        input_.path() +
+                            ": rope_interleave: found false, expected true, as files "
+                            "have rows",
                         "to");
     }
     if (style == other_style || (!is(".attn_q.") && !is(".attn_k.") && !is(".attn_qkv."))) {
@@ -547,10 +549,6 @@ class Translator {
   Translation result_;
 };
 
-}  // namespace
-
-namespace {
-
 // Whether layers keep states.
 bool has_recurrent_layers(const Checkpoint& checkpoint) {
   const FileSpec* const spec = checkpoint.file_spec();
@@ -581,8 +579,10 @@ std::optional<SourceTensor> read_back(const Checkpoint& written, const SourceTen
   if (tensor.read_names.size() == 1) return source_of(*first);
   const CheckpointTensor* second = written.find(tensor.read_names[1]);
   if (second == nullptr) return std::nullopt;
-  const bool has_halves = tensor.order != RowOrder::kAlternating && tensor.values.empty();
-  return has_halves ? joined(*first, *second, experts_of(*first)) : alternating(*first, *second);
+  const bool alternates = tensor.order == RowOrder::kAlternating || !tensor.values.empty();
+  if (alternates) return alternating(*first, *second);
+  auto both = joined(written.path(), *first, *second, experts_of(*first));
+  return both ? std::optional(std::move(*both)) : std::nullopt;
 }
 
 Expected<std::vector<SourceTensor>> sources_of(const Checkpoint& input, ExpertLayout experts) {

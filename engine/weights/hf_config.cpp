@@ -315,7 +315,13 @@ void take_halves(const Json& config, Metadata& metadata) {
   take_rows_of(config, "attn_config", kAttentionRows, metadata);
   take_rows_of(config, "ffn_config", kExpertRows, metadata);
   const Json* const experts = json_field(config, "ffn_config");
-  if (experts != nullptr) take_rows_of(*experts, "ffn_act_fn", kExpertRows, metadata);
+  if (experts == nullptr || !experts->is_object()) return;
+  take_rows_of(*experts, "ffn_act_fn", kExpertRows, metadata);
+  // No power at all: weights that are not normalized, unlike those of a missing key.
+  constexpr const char* kPower = "moe_normalize_expert_weights";
+  if (experts->contains(kPower) && (*experts)[kPower].is_null()) {
+    metadata.set("expert_weights_power", std::string("ffn_config.") + kPower, std::string("null"));
+  }
 }
 
 // The key of metadata.h that this spelling of config.json has.

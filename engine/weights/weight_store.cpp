@@ -97,6 +97,11 @@ uint64_t with_input_scale(const CheckpointTensor& tensor, uint64_t hash) {
 
 }  // namespace
 
+int64_t WeightStore::rows_in(std::string_view name) const {
+  const CheckpointTensor* const tensor = checkpoint_.find(name);
+  return tensor == nullptr ? 0 : num_rows(*tensor);
+}
+
 MatrixForm WeightStore::form_of(WeightFormat format) const {
   const bool rows = device_ == DeviceType::kCuda && has_rows(format);
   return rows ? MatrixForm::kRows : MatrixForm::kTiles;

@@ -149,6 +149,9 @@ class WeightStore {
 
   [[nodiscard]] bool has(std::string_view name) const { return checkpoint_.has(name); }
 
+  // Returns how many rows a tensor has: all dimensions but the fastest. 0: there is none.
+  [[nodiscard]] int64_t rows_in(std::string_view name) const;
+
   // Counts a tensor, if there is one, as used although the model has no need of it.
   void leave_out(std::string_view name) {
     if (const CheckpointTensor* tensor = checkpoint_.find(name)) taken_.insert(tensor->name);

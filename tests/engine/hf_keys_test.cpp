@@ -56,6 +56,20 @@ TEST(HfKeys, NumbersThatContradictTheFileAreRefused) {
             std::string::npos);
 }
 
+// A null power means weights that are not normalized; a missing one means those of a power of 1.
+TEST(HfKeys, ANullPowerOfExpertsWeightsIsNoMissingOne) {
+  const std::string path = golden_folder() + "/models/dbrx/config.json";
+  std::ifstream in(path);
+  nlohmann::json experts = nlohmann::json::parse(in)["ffn_config"];
+  experts["moe_normalize_expert_weights"] = nullptr;
+  EXPECT_NE(refusal("dbrx", "ffn_config", experts)
+                .find("ffn_config.moe_normalize_expert_weights: found "),
+            std::string::npos)
+      << refusal("dbrx", "ffn_config", experts);
+  experts.erase("moe_normalize_expert_weights");
+  EXPECT_EQ(refusal("dbrx", "ffn_config", experts), "");
+}
+
 // The activation of the dense halves is also that of the convolutions, which know one.
 TEST(HfKeys, ActivationsThatAConvolutionDoesNotHaveAreRefused) {
   for (const char* name : {"bamba", "qwen3-5", "falcon-h1", "granite-hybrid"}) {

@@ -15,6 +15,7 @@
 #include <span>
 #include <string>
 
+#include "engine/quantize/expert_sources.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/safetensors.h"
 #include "tests/engine/quantize_rig.h"
@@ -55,6 +56,56 @@ TEST_F(Quantize, WhatIsWrittenIsReadBack) {
     EXPECT_EQ(json_["verified"], true) << scheme;
     EXPECT_LT(json_["relative_error"], 0.2) << scheme;
   }
+}
+
+TEST(ExpertSources, RowsThatAreNotOfSoManyExpertsAreRefused) {
+  const std::vector<std::byte> data(6 * 32 * sizeof(float));
+  CheckpointTensor stack;
+  stack.name = "blk.0.ffn_gate_up_exps.weight";
+  stack.num_dims = 2;
+  stack.dims[0] = 32;
+  stack.dims[1] = 6;
+  stack.format = WeightFormat::kF32;
+  stack.data = data;
+  const auto refusal = [](const auto& source) {
+    return source ? std::string() : source.error().message;
+  };
+  const std::string expected = "file: tensor \"blk.0.ffn_gate_up_exps.weight\": found 6 rows, ";
+  for (const uint64_t count : {0U, 4U}) {  // 3 x 2 rows are halves of 3 experts, or 1
+    const std::string parts = std::to_string(count);
+    EXPECT_EQ(refusal(expert_of("file", stack, count, 0)),
+              expected + "expected those of " + parts + " equal parts");
+    EXPECT_EQ(refusal(joined("file", stack, stack, count)),
+              expected + "expected those of " + parts + " equal parts");
+    EXPECT_EQ(refusal(half_of("file", stack, 1, count)),
+              expected + "expected those of " + std::to_string(2 * count) + " equal parts");
+  }
+  const auto half = half_of("file", stack, 1, 3);
+  ASSERT_TRUE(half.has_value()) << half.error().message;
+  ASSERT_EQ(half->pieces.size(), 3U);
+  EXPECT_EQ(half->pieces[2].first, 5);
+  EXPECT_EQ(half->pieces[2].count, 1);
+  const auto expert = expert_of("file", stack, 3, 2);
+  ASSERT_TRUE(expert.has_value()) << expert.error().message;
+  EXPECT_EQ(expert->pieces[0].first, 4);
+  EXPECT_EQ(expert->dims[1], 2U);
+}
+
+// Serving reads such a directory with and without the file beside it.
+TEST_F(Quantize, ATiktokenVocabularyNeedsNoConfiguration) {
+  const std::string input = model(TinyWeights::kBF16);
+  fs::remove(input + "/tokenizer_config.json");
+  fs::copy(kData + "/models/engine-heads-mtp/tiktoken.model", input);
+  const std::string without =
+      quantize({.input = input, .output = {}, .to = "Q8_0"}, "without.gguf");
+  write_file(input + "/tokenizer_config.json", "{}");
+  const std::string with = quantize({.input = input, .output = {}, .to = "Q8_0"}, "with.gguf");
+  EXPECT_TRUE(contents(without) == contents(with));
+  const auto checkpoint = Checkpoint::open(without);
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+  const auto text = (*checkpoint)->text();
+  ASSERT_TRUE(text.has_value()) << text.error().message;
+  EXPECT_NE(text->tokenizer->find_token("th"), kInvalidToken);
 }
 
 TEST_F(Quantize, ExpertsAreQuantizedAndRoutersAreNot) {

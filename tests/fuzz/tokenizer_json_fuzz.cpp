@@ -2,7 +2,7 @@
 // Any bytes as tokenizer.json and the files beside it, or as tiktoken.model: refused, or a
 // tokenizer that gives ids of its vocabulary. Texts that do not begin with '{' are pieces to put
 // into a sound tokenizer.json; the other files follow lines of "---". What follows a zero byte in a
-// tiktoken.model is tokenizer_config.json.
+// tiktoken.model is tokenizer_config.json, and the tokenizer.json that both become is read too.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -12,6 +12,7 @@
 #include "engine/core/log.h"
 #include "engine/tokenizer/detokenizer.h"
 #include "engine/tokenizer/files/hf_tokenizer.h"
+#include "engine/tokenizer/files/tiktoken.h"
 #include "tests/fuzz/target.h"
 
 namespace sluice {
@@ -86,8 +87,15 @@ static int one_input(const uint8_t* data, size_t size) {
 static int one_vocabulary(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   const size_t end = std::min(text.find('\0'), size);
-  sluice::check({.tiktoken = std::string(text.substr(0, end)),
-                 .tokenizer_config = std::string(text.substr(std::min(end + 1, size)))});
+  const std::string_view config = text.substr(std::min(end + 1, size));
+  sluice::check(
+      {.tiktoken = std::string(text.substr(0, end)), .tokenizer_config = std::string(config)});
+  const auto json = sluice::tiktoken_as_json(text.substr(0, end), config);
+  if (json) {
+    sluice::check({.tokenizer_json = *json, .tokenizer_config = std::string(config)});
+  } else {
+    CHECK(!json.error().message.empty());
+  }
   return 0;
 }
 

@@ -279,14 +279,14 @@ void add_phi3_flags(TokenizerParts& parts) {
   }
 }
 
-}  // namespace
-
 // RoBERTa's and Jina's texts of a pair are two marks apart, ModernBERT's one, decoders' none.
 int32_t marks_between(const Vocabulary& vocabulary) {
   constexpr std::string_view kTwo[] = {"roberta-bpe", "jina-v1-en", "jina-v2-code"};
   if (!vocabulary.add_bos) return 0;
   return std::ranges::find(kTwo, vocabulary.pre) != std::end(kTwo) ? 2 : 1;
 }
+
+}  // namespace
 
 Expected<std::unique_ptr<Tokenizer>> create_byte_bpe_tokenizer(Vocabulary vocabulary) {
   SLUICE_TRY_VOID(check_vocabulary(vocabulary, /*needs_scores=*/false));

@@ -26,6 +26,19 @@ inline constexpr std::string_view kUsualPretokenizer = "default";
 // kUnsupported names `pre` and the known names.
 Expected<NamedPretokenizer> pretokenizer_by_name(std::string_view pre);
 
+// Returns the stages as a tokenizer.json has them, an array. `Json`: nlohmann's, of any order.
+template <typename Json>
+Json split_stages(const NamedPretokenizer& named) {
+  Json stages = Json::array();
+  for (const std::string_view pattern : named.patterns) {
+    stages.push_back({{"type", "Split"},
+                      {"pattern", {{"Regex", pattern}}},
+                      {"behavior", "Isolated"},
+                      {"invert", false}});
+  }
+  return stages;
+}
+
 // Returns the first name whose stages have these expressions and the same NFC setting, preferring
 // one that agrees in whole words. Empty: there is none.
 std::string name_of_pretokenizer(const std::vector<std::string>& patterns,

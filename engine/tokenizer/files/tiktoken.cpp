@@ -121,7 +121,8 @@ Json list_merges(const Json& vocab) {
 }  // namespace
 
 Expected<std::string> tiktoken_as_json(std::string_view text, std::string_view config) {
-  const Json fields = Json::parse(json_without_nan(config, ""), nullptr, false);
+  const Json fields =
+      config.empty() ? Json::object() : Json::parse(json_without_nan(config, ""), nullptr, false);
   if (!fields.is_object()) return json_error(kConfig, "it is no JSON object");
   SLUICE_TRY(Json json, read_tiktoken(text, fields));
   json["model"]["merges"] = list_merges(json["model"]["vocab"]);
@@ -136,13 +137,7 @@ Expected<Json> read_tiktoken(std::string_view text, const Json& config) {
   SLUICE_TRY(Json vocab, read_vocabulary(text));
   SLUICE_TRY(Json added, read_added(config, vocab.size()));
   SLUICE_TRY(const NamedPretokenizer named, pretokenizer_by_name(kPretokenizer));
-  Json stages = Json::array();
-  for (const std::string_view pattern : named.patterns) {
-    stages.push_back({{"type", "Split"},
-                      {"pattern", {{"Regex", pattern}}},
-                      {"behavior", "Isolated"},
-                      {"invert", false}});
-  }
+  Json stages = split_stages<Json>(named);
   stages.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}});
   return Json{{"added_tokens", std::move(added)},
               {"pre_tokenizer", {{"type", "Sequence"}, {"pretokenizers", std::move(stages)}}},

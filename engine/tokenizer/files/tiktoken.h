@@ -19,7 +19,8 @@ namespace sluice {
 Expected<nlohmann::json> read_tiktoken(std::string_view text, const nlohmann::json& config);
 
 // Returns such a file with merges, in the order of ranked_merges(): where two that make one token
-// overlap in a text, others may take another than the leftmost. `config`: the file's text.
+// overlap in a text, others may take another than the leftmost. `config`: the file's text; empty:
+// there is none.
 Expected<std::string> tiktoken_as_json(std::string_view text, std::string_view config);
 
 }  // namespace sluice

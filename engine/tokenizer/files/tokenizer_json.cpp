@@ -223,13 +223,7 @@ std::string bpe_model(const Writer& writer,
 Expected<std::string> byte_bpe_json(const Vocabulary& vocabulary) {
   SLUICE_TRY(const auto named, pretokenizer_by_name(vocabulary.pre));
   const Writer writer(vocabulary);
-  Json stages = Json::array();
-  for (const std::string_view pattern : named.patterns) {
-    stages.push_back({{"type", "Split"},
-                      {"pattern", {{"Regex", pattern}}},
-                      {"behavior", "Isolated"},
-                      {"invert", false}});
-  }
+  Json stages = split_stages<Json>(named);
   const Json bytes = {{"type", "ByteLevel"},
                       {"add_prefix_space", false},
                       {"trim_offsets", true},

@@ -71,8 +71,7 @@ std::vector<ValidRequest> requests_to_run() {
 }
 
 Config dummy_config(const TemporaryFolder& folder) {
-  Config config = testing::tiny_config("cuda");
-  config.model = folder.path();
+  Config config = testing::tiny_config("cuda", folder.path());
   config.load_format = "dummy";
   return config;
 }
@@ -147,8 +146,8 @@ TEST(CudaRanks, LayersWithStatesGiveTheBitsOfOneDevice) {
     request.sampling.logit_bias.clear();
   }
   for (const std::string name : {"mamba", "delta", "conv"}) {
-    Config config = testing::tiny_config("cuda");
-    config.model = golden_folder() + "/models/engine-" + name + ".gguf";
+    Config config =
+        testing::tiny_config("cuda", golden_folder() + "/models/engine-" + name + ".gguf");
     config.kv_cache_memory = int64_t{4} << 20;
     expect_same_on({2}, config, requests, name);
     if (HasFailure()) return;
@@ -166,8 +165,7 @@ TEST(CudaRanks, EightDevicesGiveTheBitsOfOne) {
 TEST(CudaRanks, EveryWeightFormatGivesTheBitsOfOneDevice) {
   if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
   const TemporaryFolder folder;
-  Config config = testing::tiny_config("cuda");
-  config.model = folder.path() + "/formats.gguf";
+  Config config = testing::tiny_config("cuda", folder.path() + "/formats.gguf");
   config.kv_cache_memory = int64_t{16} << 20;
   std::vector<WeightFormat> formats;
   for (const FormatInfo& info : format_table()) formats.push_back(info.format);

@@ -32,9 +32,8 @@ uint64_t sum(const auto& counters) {
 
 // Blocks of codes and a cache of floats have the CPU's bits.
 Config config_of(const std::string& model, const std::string& device) {
-  Config config = testing::tiny_config(device);
-  config.model = golden_folder() + "/models/engine-" + model + ".gguf";
-  config.kv_cache_dtype = "float32";
+  Config config = testing::tiny_config(
+      device, golden_folder() + "/models/engine-" + model + ".gguf", "float32");
   config.kv_cache_memory = int64_t{8} << 20;
   config.cuda_graph_sizes = {2, 4};
   return config;

@@ -21,9 +21,13 @@
 
 namespace sluice::testing {
 
-inline Config tiny_config(const std::string& device) {
+inline Config tiny_config(const std::string& device,
+                          const std::string& model = {},
+                          const std::string& kv_cache_dtype = "auto") {
   Config config;
   config.device = device;
+  config.model = model;
+  config.kv_cache_dtype = kv_cache_dtype;
   config.threads = 1;
   config.max_model_len = 256;
   config.max_num_seqs = 8;
@@ -42,10 +46,7 @@ class TinyModel {
   }
 
   [[nodiscard]] Config config(const std::string& device) const {
-    Config config = tiny_config(device);
-    config.model = folder_.path();
-    config.kv_cache_dtype = kv_cache_dtype_;
-    return config;
+    return tiny_config(device, folder_.path(), kv_cache_dtype_);
   }
 
  private:
@@ -67,9 +68,7 @@ class TinyQuantized {
   }
 
   [[nodiscard]] Config config(const std::string& device) const {
-    Config config = tiny_config(device);
-    config.model = folder_.at("out");
-    return config;
+    return tiny_config(device, folder_.at("out"));
   }
 
  private:
@@ -84,10 +83,7 @@ class TinyGguf {
       : path_(std::move(path)), kv_cache_dtype_(std::move(kv_cache_dtype)) {}
 
   [[nodiscard]] Config config(const std::string& device) const {
-    Config config = tiny_config(device);
-    config.model = path_;
-    config.kv_cache_dtype = kv_cache_dtype_;
-    return config;
+    return tiny_config(device, path_, kv_cache_dtype_);
   }
 
  private:
@@ -110,10 +106,7 @@ class TinyGolden {
   }
 
   [[nodiscard]] Config config(const std::string& device) const {
-    Config config = tiny_config(device);
-    config.model = folder_.path();
-    config.kv_cache_dtype = kv_cache_dtype_;
-    return config;
+    return tiny_config(device, folder_.path(), kv_cache_dtype_);
   }
 
  private:

@@ -88,6 +88,9 @@ MODELS = {
     "olmo-hybrid-rope": ("OlmoHybrid", None, dict(
         DELTA, head_dim=8, num_key_value_heads=4, linear_allow_neg_eigval=False, rope_parameters={
             "rope_type": "default", "rope_theta": 5000.0}), "BF16"),
+    "olmo-hybrid-saved": ("OlmoHybrid", None, dict(
+        DELTA, head_dim=8, linear_value_head_dim=48, rope_parameters={
+            "rope_type": "default", "rope_theta": 5000.0}), "BF16"),
 }
 
 
@@ -180,7 +183,7 @@ def centres_norm(config, name):
 def publish(name, folder, config, tensors):
     if name == "qwen3-5-moe":
         publish_experts(folder, config, tensors)
-    if config["model_type"] == "olmo_hybrid":
+    if config["model_type"] == "olmo_hybrid" and name != "olmo-hybrid-saved":
         publish_convs(folder, config, tensors)
 
 
