@@ -447,7 +447,11 @@ TEST(NamedTemplates, TheOneForTheRequestIsUsed) {
       "{%- set y = 1 -%}\n{{ y }}\n  {%- if y %} c{% endif -%} \n",
       "{% macro m(z) %}[{{ z }}]{% endmacro %}{{ m(2) }}",
       "  {# note #}  \nend {% raw %}{% x %}{% endraw %}",
-      "{% for t in tools or [] %}\n  {{ t }}\n{% endfor %}"};
+      "{% for t in tools or [] %}\n  {{ t }}\n{% endfor %}",
+      "a line of another system\r\n",
+      "two ends of one line each\n\r",
+      "an opening brace {",
+      "{% if x %}{{ '{' }}{% endif %}{\n"};
   const Json tools = {{"tools", {"f"}}, {"x", true}};
   const Json documents = {{"tools", nullptr}, {"documents", {"d"}}, {"x", true}};
   const Json neither = {{"tools", Json::array()}, {"documents", nullptr}, {"x", true}};
