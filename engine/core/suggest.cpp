@@ -30,8 +30,10 @@ std::string nearest_name(std::string_view name, std::span<const std::string> kno
   const std::string* best = nullptr;
   size_t best_distance = 0;
   for (const std::string& candidate : known) {
+    const size_t most = std::max<size_t>(2, candidate.size() / 3);
+    if (name.size() > candidate.size() + most) continue;  // of a file, it may be of any length
     const size_t distance = edit_distance(name, candidate);
-    if (distance > std::max<size_t>(2, candidate.size() / 3)) continue;
+    if (distance > most) continue;
     if (distance >= candidate.size()) continue;
     if (best == nullptr || distance < best_distance) {
       best = &candidate;

@@ -23,7 +23,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int64_t kEndOfReplay = -1;
+constexpr size_t kReplayFrames = 3;  // of a request
 constexpr int kLingerMs = 1000;
+// The most bytes of a client's frame: a request for a replay, or a topic. A longer one ends the
+// connection.
+constexpr int64_t kMostRequestBytes = 4096;
 
 std::array<char, 8> big_endian(int64_t value) {
   std::array<char, 8> bytes{};
@@ -156,6 +160,7 @@ Expected<Socket> open_socket(
   const int linger = kLingerMs;
   zmq_setsockopt(socket.get(), ZMQ_LINGER, &linger, sizeof linger);
   zmq_setsockopt(socket.get(), ZMQ_SNDHWM, &hwm, sizeof hwm);
+  zmq_setsockopt(socket.get(), ZMQ_MAXMSGSIZE, &kMostRequestBytes, sizeof kMostRequestBytes);
   const int failed = binds ? zmq_bind(socket.get(), endpoint.c_str())
                            : zmq_connect(socket.get(), endpoint.c_str());
   if (failed != 0) {
@@ -353,11 +358,14 @@ class ZmqPublisher final : public KvEventPublisher {
       zmq_msg_t message;
       zmq_msg_init(&message);
       if (zmq_msg_recv(&message, replay_.get(), ZMQ_DONTWAIT) < 0) break;
-      frames.emplace_back(static_cast<const char*>(zmq_msg_data(&message)), zmq_msg_size(&message));
+      if (frames.size() <= kReplayFrames) {
+        frames.emplace_back(static_cast<const char*>(zmq_msg_data(&message)),
+                            zmq_msg_size(&message));
+      }
       more = zmq_msg_more(&message);
       zmq_msg_close(&message);
     }
-    if (frames.size() != 3 || frames[2].size() != 8) return;
+    if (frames.size() != kReplayFrames || frames[2].size() != 8) return;
     uint64_t start = 0;
     for (const char byte : frames[2]) start = start << 8 | static_cast<unsigned char>(byte);
     for (const auto& batch : sent_) {

@@ -5,7 +5,8 @@
 // A PUB socket sends [topic][sequence number, 8 bytes big-endian][MessagePack: [time, [events],
 // nil]], one message per step with changes. A ROUTER socket replays: a request of 8 bytes is
 // answered with every buffered message from that number on, then with number -1. The first message
-// of a process says that its cache is empty.
+// of a process says that its cache is empty. A client's frame of more than 4 KiB ends its
+// connection.
 //
 // The sink's functions and end_step() run on the engine thread and never wait; a separate thread
 // encodes and sends.

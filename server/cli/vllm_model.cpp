@@ -44,18 +44,26 @@ std::string plain_scheme(std::string name) {
   return name;
 }
 
-// The JSON of a node; what is quoted stays text.
-Json json_of_node(const YAML::Node& node) {
+// Aliases may put a node into itself, or a few lines into each other many times.
+constexpr int32_t kMostDepth = 32;
+constexpr int32_t kMostValues = 10'000;
+
+// The JSON of a node, at `depth` and after `num_values` others of its flag; what is quoted stays
+// text. Throws YAML::Exception as the parser does.
+Json json_of_node(const YAML::Node& node, int32_t depth, int32_t& num_values) {
+  if (depth > kMostDepth || ++num_values > kMostValues) {
+    throw YAML::RepresentationException(node.Mark(), "a value that is too large");
+  }
   if (node.IsMap()) {
     Json object = Json::object();
     for (const auto& entry : node) {
-      object[entry.first.as<std::string>()] = json_of_node(entry.second);
+      object[entry.first.as<std::string>()] = json_of_node(entry.second, depth + 1, num_values);
     }
     return object;
   }
   if (node.IsSequence()) {
     Json array = Json::array();
-    for (const auto& item : node) array.push_back(json_of_node(item));
+    for (const auto& item : node) array.push_back(json_of_node(item, depth + 1, num_values));
     return array;
   }
   if (node.IsNull()) return nullptr;
@@ -68,7 +76,9 @@ Json json_of_node(const YAML::Node& node) {
 void add_words(const std::string& key, const YAML::Node& value, std::vector<std::string>& words) {
   if (value.IsNull()) return;
   if (value.IsMap()) {
-    words.push_back("--" + key + "=" + json_of_node(value).dump());
+    int32_t num_values = 0;
+    const Json json = json_of_node(value, 0, num_values);
+    words.push_back("--" + key + "=" + json.dump(-1, ' ', false, Json::error_handler_t::replace));
   } else if (value.IsSequence()) {
     words.push_back("--" + key);
     for (const auto& item : value) words.push_back(item.as<std::string>());

@@ -40,6 +40,8 @@ class KnownPrefixes {
 
   [[nodiscard]] size_t size() const { return entries_.size(); }
 
+  [[nodiscard]] size_t capacity() const { return most_blocks_; }
+
  private:
   void shrink();
 

@@ -1,40 +1,44 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/router/kv_event_feed.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
 #include <vector>
+
+#include "server/json/json_reader.h"
 
 namespace sluice {
 namespace {
 
 using Json = nlohmann::json;
 
-// Refuses values nested deeper than a message, because their reader would follow them by recursion.
-class ShallowSax final : public Json::json_sax_t {
+// Refuses values nested deeper than a message, because their reader would follow them by recursion,
+// and more of them than a tree may have.
+class BoundedSax final : public Json::json_sax_t {
  public:
-  bool null() override { return true; }
+  bool null() override { return count(); }
 
-  bool boolean(bool) override { return true; }
+  bool boolean(bool) override { return count(); }
 
-  bool number_integer(Json::number_integer_t) override { return true; }
+  bool number_integer(Json::number_integer_t) override { return count(); }
 
-  bool number_unsigned(Json::number_unsigned_t) override { return true; }
+  bool number_unsigned(Json::number_unsigned_t) override { return count(); }
 
-  bool number_float(Json::number_float_t, const std::string&) override { return true; }
+  bool number_float(Json::number_float_t, const std::string&) override { return count(); }
 
-  bool string(std::string&) override { return true; }
+  bool string(std::string&) override { return count(); }
 
-  bool binary(Json::binary_t&) override { return true; }
+  bool binary(Json::binary_t&) override { return count(); }
 
-  bool key(std::string&) override { return true; }
+  bool key(std::string&) override { return count(); }
 
-  bool start_object(std::size_t) override { return ++depth_ <= kMostDepth; }
+  bool start_object(std::size_t) override { return ++depth_ <= kMostDepth && count(); }
 
   bool end_object() override { return --depth_ >= 0; }
 
-  bool start_array(std::size_t) override { return ++depth_ <= kMostDepth; }
+  bool start_array(std::size_t) override { return ++depth_ <= kMostDepth && count(); }
 
   bool end_array() override { return --depth_ >= 0; }
 
@@ -45,11 +49,14 @@ class ShallowSax final : public Json::json_sax_t {
  private:
   static constexpr int kMostDepth = 8;
 
+  bool count() { return ++num_values_ <= kMaxJsonValues; }
+
   int depth_ = 0;
+  int64_t num_values_ = 0;  // and keys
 };
 
 Json read_message(std::span<const uint8_t> message) {
-  ShallowSax sax;
+  BoundedSax sax;
   const auto format = Json::input_format_t::msgpack;
   if (!Json::sax_parse(message.begin(), message.end(), &sax, format)) return {};
   return Json::from_msgpack(message.begin(), message.end(), true, false);
@@ -195,12 +202,26 @@ struct KvEventFeed::Reader {
     if (!own) return true;  // its parent is not known
     for (size_t i = 0; i < hashes->size(); ++i) {
       own = chain_next(*own, std::span(*tokens).subspan(i * size, size));
-      feed.own_hashes_[(*hashes)[i]] = *own;
       index.add(std::span(&*own, 1));
+      feed.own_hashes_[(*hashes)[i]] = *own;
+      feed.forget_excess(index);
     }
     return true;
   }
 };
+
+// Hashes of blocks that the index has forgotten are kept for their number's quarter, so that few
+// stored blocks cause a walk over all.
+void KvEventFeed::forget_excess(const KnownPrefixes& index) {
+  constexpr size_t kLeast = 1024;
+  const size_t most = std::max(kLeast, index.capacity() + index.capacity() / 4);
+  if (own_hashes_.size() <= most) return;
+  std::erase_if(own_hashes_, [&index](const auto& entry) {
+    return index.num_known(std::span(&entry.second, 1)) == 0;
+  });
+  // Many hashes of one block: of no cache.
+  if (own_hashes_.size() > most) own_hashes_.clear();
+}
 
 KvEventFeed::Verdict KvEventFeed::take(int64_t number,
                                        std::span<const uint8_t> message,

@@ -25,11 +25,17 @@ class KvEventFeed {
   // Takes a message, MessagePack, and its number: each the previous one plus 1.
   Verdict take(int64_t number, std::span<const uint8_t> message, KnownPrefixes& index);
 
-  // Prepares for another process as the sender.
+  // Prepares for another process as the sender, or forgets a message that cannot be read.
   void reset(KnownPrefixes& index);
+
+  // Returns the number of the worker's hashes that are kept: at most a quarter more than the index
+  // may have blocks, or 1024.
+  [[nodiscard]] size_t num_hashes() const { return own_hashes_.size(); }
 
  private:
   struct Reader;
+
+  void forget_excess(const KnownPrefixes& index);
 
   std::optional<int64_t> last_number_;
   std::unordered_map<uint64_t, uint64_t> own_hashes_;  // of indexed blocks, by the worker's hashes

@@ -3,7 +3,12 @@
 
 #include <zmq.h>
 
-#include <memory>
+#include <array>
+#include <condition_variable>
+#include <mutex>
+#include <new>
+#include <optional>
+#include <span>
 #include <utility>
 
 #include "server/http/socket_name.h"
@@ -13,7 +18,8 @@ namespace {
 
 constexpr long kPollMs = 100;
 constexpr size_t kNumberBytes = 8;
-constexpr int kMostWaiting = 100'000;  // messages; more are dropped, which their numbers show
+// Messages in ZeroMQ's queue. With more on their way the worker's queue grows instead.
+constexpr int kMostWaiting = 4;
 
 struct CloseSocket {
   void operator()(void* socket) const { zmq_close(socket); }
@@ -23,51 +29,165 @@ struct EndContext {
   void operator()(void* context) const { zmq_ctx_term(context); }
 };
 
-std::vector<std::vector<uint8_t>> receive(void* socket) {
-  std::vector<std::vector<uint8_t>> frames;
-  int more = 1;
-  while (more != 0) {
-    zmq_msg_t message;
-    zmq_msg_init(&message);
-    if (zmq_msg_recv(&message, socket, ZMQ_DONTWAIT) < 0) {
-      zmq_msg_close(&message);
-      break;
-    }
-    const auto* const bytes = static_cast<const uint8_t*>(zmq_msg_data(&message));
-    frames.emplace_back(bytes, bytes + zmq_msg_size(&message));
-    more = zmq_msg_more(&message);
-    zmq_msg_close(&message);
+class Frame {
+ public:
+  Frame() { zmq_msg_init(&message_); }
+
+  ~Frame() { zmq_msg_close(&message_); }
+
+  Frame(const Frame&) = delete;
+  Frame& operator=(const Frame&) = delete;
+
+  // Returns false if there is none now.
+  bool receive(void* socket) { return zmq_msg_recv(&message_, socket, ZMQ_DONTWAIT) >= 0; }
+
+  [[nodiscard]] bool is_last() const { return zmq_msg_more(&message_) == 0; }
+
+  [[nodiscard]] std::span<const uint8_t> bytes() {
+    return {static_cast<const uint8_t*>(zmq_msg_data(&message_)), zmq_msg_size(&message_)};
   }
-  return frames;
+
+ private:
+  zmq_msg_t message_;
+};
+
+// Takes a message of three frames: topic, number, payload. nullopt: of others, which are taken and
+// dropped one by one, or there is no memory for it.
+std::optional<KvEventMessage> receive(void* socket) {
+  KvEventMessage message;
+  bool is_whole = true;
+  size_t num_frames = 0;
+  for (bool is_last = false; !is_last; ++num_frames) {
+    Frame frame;
+    if (!frame.receive(socket)) return std::nullopt;
+    is_last = frame.is_last();
+    const std::span<const uint8_t> bytes = frame.bytes();
+    if (num_frames == 1) {
+      is_whole = bytes.size() == kNumberBytes;
+      uint64_t number = 0;
+      for (const uint8_t byte : bytes) number = number << 8 | byte;
+      message.number = static_cast<int64_t>(number);
+    } else if (num_frames == 2) {
+      try {
+        message.payload.assign(bytes.begin(), bytes.end());
+      } catch (const std::bad_alloc&) {
+        is_whole = false;
+      }
+    }
+  }
+  if (!is_whole || num_frames != 3) return std::nullopt;
+  return message;
 }
+
+// A subscription until its connection has ended: behind a frame beyond the limit ZeroMQ makes none
+// again.
+class Subscription {
+ public:
+  Subscription(void* context, const std::string& endpoint, int64_t number)
+      : socket_(zmq_socket(context, ZMQ_SUB)), ends_(zmq_socket(context, ZMQ_PAIR)) {
+    const int linger = 0;
+    const auto most_bytes = static_cast<int64_t>(kMostKvEventBytes);
+    zmq_setsockopt(socket_.get(), ZMQ_LINGER, &linger, sizeof linger);
+    zmq_setsockopt(socket_.get(), ZMQ_RCVHWM, &kMostWaiting, sizeof kMostWaiting);
+    zmq_setsockopt(socket_.get(), ZMQ_MAXMSGSIZE, &most_bytes, sizeof most_bytes);
+    zmq_setsockopt(socket_.get(), ZMQ_SUBSCRIBE, "", 0);
+    const std::string ends = "inproc://ends-" + std::to_string(number);
+    has_ended_ =
+        zmq_socket_monitor(socket_.get(), ends.c_str(), ZMQ_EVENT_DISCONNECTED) != 0 ||
+        zmq_connect(ends_.get(), ends.c_str()) != 0 ||
+        zmq_connect(socket_.get(), endpoint.c_str()) != 0;
+  }
+
+  [[nodiscard]] bool has_ended() const { return has_ended_; }
+
+  // Waits kPollMs for a message; nullopt: there is none, or the subscription has ended.
+  std::optional<KvEventMessage> next() {
+    std::array<zmq_pollitem_t, 2> items = {
+        {{socket_.get(), -1, ZMQ_POLLIN, 0}, {ends_.get(), -1, ZMQ_POLLIN, 0}}};
+    const int count = zmq_poll(items.data(), is_cut_off_ ? 1 : 2, kPollMs);
+    if (count > 0 && (items[0].revents & ZMQ_POLLIN) != 0) return receive(socket_.get());
+    has_ended_ = is_cut_off_;  // and what came before the cut has been taken
+    is_cut_off_ = is_cut_off_ || count > 0;
+    return std::nullopt;
+  }
+
+ private:
+  std::unique_ptr<void, CloseSocket> socket_;
+  std::unique_ptr<void, CloseSocket> ends_;
+  bool has_ended_ = false;
+  bool is_cut_off_ = false;
+};
 
 }  // namespace
 
+class KvEventSubscriber::Backlog {
+ public:
+  // Waits until less is pending than may be. False: the subscriber ends.
+  bool await_room() {
+    std::unique_lock lock(mutex_);
+    changed_.wait(lock, [this] { return is_ending_ || bytes_ < kMostPendingKvEventBytes; });
+    return !is_ending_;
+  }
+
+  void add(size_t bytes) {
+    const std::scoped_lock lock(mutex_);
+    bytes_ += bytes;
+  }
+
+  void remove(size_t bytes) {
+    {
+      const std::scoped_lock lock(mutex_);
+      bytes_ -= bytes;
+    }
+    changed_.notify_one();
+  }
+
+  void end() {
+    {
+      const std::scoped_lock lock(mutex_);
+      is_ending_ = true;
+    }
+    changed_.notify_one();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable changed_;
+  size_t bytes_ = 0;        // guarded by mutex_
+  bool is_ending_ = false;  // guarded by mutex_
+};
+
 KvEventSubscriber::KvEventSubscriber(std::string endpoint, std::function<void(KvEventMessage)> take)
-    : endpoint_(std::move(endpoint)), take_(std::move(take)), thread_([this] { run(); }) {}
+    : endpoint_(std::move(endpoint)),
+      take_(std::move(take)),
+      backlog_(std::make_shared<Backlog>()),
+      thread_([this] { run(); }) {}
 
 KvEventSubscriber::~KvEventSubscriber() {
-  is_ending_ = true;
+  backlog_->end();
   thread_.join();
 }
 
 void KvEventSubscriber::run() {
   const std::unique_ptr<void, EndContext> context(zmq_ctx_new());
-  const std::unique_ptr<void, CloseSocket> socket(zmq_socket(context.get(), ZMQ_SUB));
-  const int linger = 0;
-  zmq_setsockopt(socket.get(), ZMQ_LINGER, &linger, sizeof linger);
-  zmq_setsockopt(socket.get(), ZMQ_RCVHWM, &kMostWaiting, sizeof kMostWaiting);
-  zmq_setsockopt(socket.get(), ZMQ_SUBSCRIBE, "", 0);
-  if (zmq_connect(socket.get(), endpoint_.c_str()) != 0) return;
-  while (!is_ending_) {
-    zmq_pollitem_t item = {socket.get(), -1, ZMQ_POLLIN, 0};
-    if (zmq_poll(&item, 1, kPollMs) <= 0) continue;
-    // Frames: topic, number, payload.
-    std::vector<std::vector<uint8_t>> frames = receive(socket.get());
-    if (frames.size() != 3 || frames[1].size() != kNumberBytes) continue;
-    uint64_t number = 0;
-    for (const uint8_t byte : frames[1]) number = number << 8 | byte;
-    take_({static_cast<int64_t>(number), std::move(frames[2])});
+  for (int64_t number = 0; backlog_->await_room(); ++number) {
+    Subscription subscription(context.get(), endpoint_, number);
+    while (!subscription.has_ended() && backlog_->await_room()) {
+      if (auto message = subscription.next()) pass_on(std::move(*message));
+    }
+    if (subscription.has_ended()) zmq_poll(nullptr, 0, kPollMs);  // not at once again
+  }
+}
+
+void KvEventSubscriber::pass_on(KvEventMessage message) {
+  const size_t bytes = message.payload.size();
+  const auto remove = [backlog = backlog_, bytes](void*) { backlog->remove(bytes); };
+  try {
+    backlog_->add(bytes);
+    message.pending = std::shared_ptr<void>(backlog_.get(), remove);
+    take_(std::move(message));
+  } catch (const std::bad_alloc&) {
+    // The next message's number shows that this one is missing.
   }
 }
 

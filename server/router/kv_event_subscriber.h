@@ -1,24 +1,33 @@
 // SPDX-License-Identifier: Apache-2.0
-// Listens to the KV events of one worker, on a thread of its own.
+// Listens to the KV events of one worker, on a thread of its own. Whatever the worker sends, no
+// frame of more than kMostKvEventBytes is taken (the connection ends, and is made again), and no
+// message while kMostPendingKvEventBytes wait to be read: the worker's own queue then grows, and
+// what it drops shows as a gap in the numbers.
 #pragma once
 
-#include <atomic>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <string>
 #include <thread>
 #include <vector>
 
 namespace sluice {
 
+inline constexpr size_t kMostKvEventBytes = size_t{8} << 20;
+inline constexpr size_t kMostPendingKvEventBytes = size_t{16} << 20;
+
 struct KvEventMessage {
   int64_t number = 0;
   std::vector<uint8_t> payload;
+  std::shared_ptr<void> pending;  // its bytes count as pending while this lives
 };
 
 class KvEventSubscriber {
  public:
-  // `endpoint`: ZeroMQ's, such as tcp://10.0.0.1:5557. `take` gets each message, on that thread.
+  // `endpoint`: ZeroMQ's, such as tcp://10.0.0.1:5557. `take` gets each message, on that thread; if
+  // it throws std::bad_alloc, the message is lost. Throws std::system_error if no thread can start.
   KvEventSubscriber(std::string endpoint, std::function<void(KvEventMessage)> take);
   ~KvEventSubscriber();  // returns when `take` is no longer called
   KvEventSubscriber(const KvEventSubscriber&) = delete;
@@ -27,11 +36,14 @@ class KvEventSubscriber {
   [[nodiscard]] const std::string& endpoint() const { return endpoint_; }
 
  private:
+  class Backlog;
+
   void run();
+  void pass_on(KvEventMessage message);
 
   const std::string endpoint_;
   const std::function<void(KvEventMessage)> take_;
-  std::atomic<bool> is_ending_ = false;
+  const std::shared_ptr<Backlog> backlog_;  // messages may outlive the subscriber
   std::thread thread_;
 };
 

@@ -2,9 +2,12 @@
 #include "server/router/worker_set.h"
 
 #include <algorithm>
+#include <new>
+#include <system_error>
 #include <utility>
 
 #include "engine/core/log.h"
+#include "engine/core/memory_reserve.h"
 #include "server/http/socket_name.h"
 
 namespace sluice {
@@ -126,19 +129,37 @@ void WorkerSet::listen(Worker& worker) {
           : reachable_endpoint(worker.description->kv_events_endpoint, name->host);
   if (endpoint.empty()) return worker.subscriber.reset();
   if (worker.subscriber != nullptr && worker.subscriber->endpoint() == endpoint) return;
-  worker.subscriber = std::make_unique<KvEventSubscriber>(
-      endpoint, [this, loop = loop_, address = worker.address](KvEventMessage message) {
-        loop->post([this, address, message = std::make_shared<KvEventMessage>(std::move(message))] {
-          take_event(address, *message);
-        });
-      });
+  const auto take = [this, loop = loop_, address = worker.address](KvEventMessage message) {
+    loop->post([this, address, message = std::make_shared<KvEventMessage>(std::move(message))] {
+      take_event(address, *message);
+    });
+  };
+  try {
+    worker.subscriber = std::make_unique<KvEventSubscriber>(endpoint, take);
+  } catch (const std::system_error& error) {
+    worker.subscriber.reset();  // requests are routed by what they leave in the worker's cache
+    log_event(LogLevel::kWarning,
+              "kv_events_not_read",
+              "worker",
+              worker.address,
+              "reason",
+              error.what());
+  }
 }
 
 void WorkerSet::take_event(const std::string& address, const KvEventMessage& message) {
   Worker* const worker = find(address);
   if (worker == nullptr) return;
-  const auto verdict = worker->events.take(message.number, message.payload, worker->prefixes);
+  auto verdict = KvEventFeed::Verdict::kBroken;
+  if (keep_memory_for(message.payload.size())) {
+    try {
+      verdict = worker->events.take(message.number, message.payload, worker->prefixes);
+    } catch (const std::bad_alloc&) {
+      keep_memory_reserves();
+    }
+  }
   if (verdict == KvEventFeed::Verdict::kApplied) return;
+  if (verdict == KvEventFeed::Verdict::kBroken) worker->events.reset(worker->prefixes);
   log_event(LogLevel::kInfo,
             verdict == KvEventFeed::Verdict::kGap ? "kv_events_missed" : "kv_events_broken",
             "worker",

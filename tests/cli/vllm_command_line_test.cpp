@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "server/cli/command.h"
+#include "server/cli/vllm_model.h"
 #include "tests/support/temporary_folder.h"
 
 namespace sluice {
@@ -483,6 +484,32 @@ TEST(VllmCommandLine, AConfigFileSaysWhatTheLineDoesNot) {
             std::string::npos);
   EXPECT_NE(refusal({"vllm", "serve", "m", "--config", "/nowhere.yaml"}).find("/nowhere.yaml"),
             std::string::npos);
+}
+
+// Aliases that put a node into itself, or four into four into four; and bytes that are no text.
+TEST(VllmCommandLine, AConfigFileOfEndlessValuesIsRefused) {
+  const testing::TemporaryFolder folder;
+  const std::string path = folder.at("vllm.yaml");
+  const auto words = [&](const std::string& text) {
+    std::ofstream(path) << text;
+    return vllm_config_words(path);
+  };
+  std::string fours = "a0: &a0 {x: 1}\n";
+  for (int i = 1; i < 12; ++i) {
+    const std::string before = "*a" + std::to_string(i - 1);
+    fours += "a" + std::to_string(i) + ": &a" + std::to_string(i) + " {";
+    for (const char* key : {"a", "b", "c", "d"}) fours += std::string(key) + ": " + before + ", ";
+    fours += "}\n";
+  }
+  for (const std::string& text : {std::string("a: &x {b: *x}"), std::string("&x {a: *x}"), fours}) {
+    const auto refused = words(text);
+    ASSERT_FALSE(refused) << text;
+    EXPECT_NE(refused.error().message.find("a value that is too large"), std::string::npos)
+        << refused.error().message;
+  }
+  const auto taken = words("a: {b: \"\xFF\"}");
+  ASSERT_TRUE(taken) << taken.error().message;
+  EXPECT_EQ(*taken, std::vector<std::string>{"--a={\"b\":\"\xEF\xBF\xBD\"}"});
 }
 
 TEST(VllmCommandLine, ATypoNamesTheFlagThatWasMeant) {

@@ -3,6 +3,8 @@
 
 #include <gtest/gtest.h>
 
+#include <chrono>
+#include <string>
 #include <vector>
 
 #include "engine/core/config.h"
@@ -25,6 +27,13 @@ TEST(Suggest, NearestNameIsFoundAndFarOnesAreNot) {
   EXPECT_EQ(nearest_name("max-seqs", known), "max-num-seqs");
   EXPECT_EQ(nearest_name("xyzzy-frobnicate", known), "");
   EXPECT_EQ(nearest_name("", known), "");
+}
+
+TEST(Suggest, NamesOfAnyLengthTakeNoTime) {
+  const std::string name(100'000'000, 'x');
+  const auto begun = std::chrono::steady_clock::now();
+  EXPECT_EQ(nearest_name(name, std::vector<std::string>{"host", "max-num-seqs"}), "");
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(1));
 }
 
 TEST(Suggest, KnobsAreSuggestedWithDashes) {

@@ -88,6 +88,21 @@ class Router {
     return messages;
   }
 
+  // Sends a request of so many bytes; returns whether the publisher ends the connection for it.
+  bool is_cut_off_for(size_t request_bytes) {
+    EXPECT_EQ(zmq_socket_monitor(client_, "inproc://client", ZMQ_EVENT_DISCONNECTED), 0);
+    void* const events = zmq_socket(context_, ZMQ_PAIR);
+    EXPECT_EQ(zmq_connect(events, "inproc://client"), 0);
+    const std::string request(request_bytes, 'x');
+    zmq_send(client_, "", 0, ZMQ_SNDMORE);
+    zmq_send(client_, request.data(), request.size(), 0);
+    zmq_pollitem_t item = {events, -1, ZMQ_POLLIN, 0};
+    const bool is_cut_off = zmq_poll(&item, 1, kTimeoutMs) > 0;
+    zmq_socket_monitor(client_, nullptr, 0);
+    zmq_close(events);
+    return is_cut_off;
+  }
+
   KvEventsOptions options;
   std::unique_ptr<KvEventPublisher> publisher;
 
@@ -294,6 +309,13 @@ TEST(KvEventPublisher, KeepsAsManyMessagesForReplayAsItWasTold) {
   } while (messages.empty() || messages.back().number < 10);
   ASSERT_EQ(messages.size(), 3U);
   EXPECT_EQ(messages.front().number, 8);
+}
+
+TEST(KvEventPublisher, ARequestOfManyBytesIsNotTaken) {
+  Router router;
+  ASSERT_NO_FATAL_FAILURE(router.start());
+  EXPECT_TRUE(router.is_cut_off_for(5000));
+  EXPECT_EQ(router.replay_of(1).front().number, 0);
 }
 
 class Watcher final : public KvEventWatcher {

@@ -17,6 +17,7 @@
 #include "engine/tokenizer/files/named_templates.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/tier.h"
 
 namespace sluice {
 namespace {
@@ -243,8 +244,14 @@ TEST(ChatTemplate, HostileArgumentsEndWithinTheCaps) {
       "{{ strftime_now('%Y' * 10**8) }}",
       "{{ ('[' * 10**6) | from_json }}",
   };
+  // Most of them work until a cap ends them: at a commit the caps are an eighth.
+  const TemplateLimits caps;
+  const auto share = [](int64_t cap) { return testing::sample_of(cap / 8, cap); };
+  const TemplateLimits limits = {.fuel = share(caps.fuel),
+                                 .max_output_bytes = share(caps.max_output_bytes),
+                                 .max_memory_bytes = share(caps.max_memory_bytes)};
   for (const char* source : sources) {
-    const auto code = error_of(source);
+    const auto code = error_of(source, Json::object(), limits);
     EXPECT_TRUE(code == ErrorCode::kResourceExhausted || code == ErrorCode::kInvalidArgument)
         << source;
   }
@@ -447,7 +454,11 @@ TEST(NamedTemplates, TheOneForTheRequestIsUsed) {
       "{%- set y = 1 -%}\n{{ y }}\n  {%- if y %} c{% endif -%} \n",
       "{% macro m(z) %}[{{ z }}]{% endmacro %}{{ m(2) }}",
       "  {# note #}  \nend {% raw %}{% x %}{% endraw %}",
-      "{% for t in tools or [] %}\n  {{ t }}\n{% endfor %}"};
+      "{% for t in tools or [] %}\n  {{ t }}\n{% endfor %}",
+      "a line of another system\r\n",
+      "two ends of one line each\n\r",
+      "an opening brace {",
+      "{% if x %}{{ '{' }}{% endif %}{\n"};
   const Json tools = {{"tools", {"f"}}, {"x", true}};
   const Json documents = {{"tools", nullptr}, {"documents", {"d"}}, {"x", true}};
   const Json neither = {{"tools", Json::array()}, {"documents", nullptr}, {"x", true}};

@@ -10,6 +10,15 @@ tl::unexpected<Error> cut_frame() {
   return make_error(ErrorCode::kDataLoss, "a message between processes is cut");
 }
 
+tl::unexpected<Error> unknown_value() {
+  return make_error(ErrorCode::kDataLoss, "a message between processes has an unknown value");
+}
+
+template <typename Enum>
+bool is_one_of(int64_t value, Enum last) {
+  return value >= 0 && value <= static_cast<int64_t>(last);
+}
+
 }  // namespace
 
 std::string encode_setup(const CompileSetup& setup) {
@@ -61,10 +70,12 @@ std::string encode_spec(const GrammarSpec& spec) {
 Expected<GrammarSpec> decode_spec(std::string_view bytes) {
   FieldReader in(bytes);
   GrammarSpec spec;
-  spec.kind = static_cast<GrammarKind>(in.integer());
+  const int64_t kind = in.integer();
   spec.allows_whitespace = in.integer() != 0;
   spec.text = in.text();
   if (!in.is_complete()) return cut_frame();
+  if (!is_one_of(kind, GrammarKind::kStructuralTag)) return unknown_value();
+  spec.kind = static_cast<GrammarKind>(kind);
   return spec;
 }
 
@@ -79,11 +90,12 @@ std::string encode_reply(const Expected<std::string>& result) {
 Expected<std::string> decode_reply(std::string_view bytes) {
   FieldReader in(bytes);
   const bool is_made = in.integer() != 0;
-  const auto code = static_cast<ErrorCode>(in.integer());
+  const int64_t code = in.integer();
   std::string text(in.text());
   if (!in.is_complete()) return cut_frame();
   if (is_made) return text;
-  return make_error(code, std::move(text));
+  if (!is_one_of(code, ErrorCode::kInternal)) return unknown_value();
+  return make_error(static_cast<ErrorCode>(code), std::move(text));
 }
 
 }  // namespace sluice

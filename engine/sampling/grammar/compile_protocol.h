@@ -46,10 +46,12 @@ std::string encode_setup(const CompileSetup& setup);
 // kDataLoss: it is cut.
 Expected<CompileSetup> decode_setup(std::string_view bytes);
 
+// kDataLoss: it is cut, or of no GrammarKind.
 std::string encode_spec(const GrammarSpec& spec);
 Expected<GrammarSpec> decode_spec(std::string_view bytes);
 
-// An empty text means that the grammar compiles, and is small.
+// An empty text means that the grammar compiles, and is small. kDataLoss: it is cut, or of no
+// ErrorCode.
 std::string encode_reply(const Expected<std::string>& result);
 Expected<std::string> decode_reply(std::string_view bytes);
 

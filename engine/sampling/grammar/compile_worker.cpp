@@ -96,11 +96,13 @@ Expected<std::string> CompileWorker::compile(const GrammarSpec& spec) {
   if (write_frame(socket_, encode_spec(spec), deadline)) {
     reply = read_frame(socket_, static_cast<size_t>(setup_.limits.result_bytes) + kHead, deadline);
   }
-  if (!reply) {
+  auto result = reply ? decode_reply(*reply) : make_error(ErrorCode::kDataLoss, "none came");
+  // A process whose replies cannot be read says nothing of the grammar, nor of the next one.
+  if (!result && result.error().code == ErrorCode::kDataLoss) {
     stop();
     return make_error(ErrorCode::kUnavailable, "the process for compiling grammars has died");
   }
-  return decode_reply(*reply);
+  return result;
 }
 
 bool is_compile_worker(int argc, const char* const* argv) {

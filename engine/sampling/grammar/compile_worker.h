@@ -30,7 +30,7 @@ class CompileWorker {
   // Called by one thread, which lives as long as the worker: the process ends with it. Returns the
   // bytes of GrammarBackend::save() within the limits, or "" for a grammar that is small by them.
   // kInvalidArgument, kUnsupported: the grammar is refused, or took too much; kUnavailable: the
-  // process cannot be started, or has died.
+  // process cannot be started, has died, or sent what is no reply, which ends it.
   [[nodiscard]] Expected<std::string> compile(const GrammarSpec& spec);
 
   // Ends the compile in progress, and all later ones, at once with kUnavailable. Any thread.

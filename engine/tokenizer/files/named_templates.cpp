@@ -5,11 +5,18 @@ namespace sluice {
 namespace {
 
 // A branch after a tag of ours. The line feed belongs to the tag, as Hugging Face's settings trim
-// it, so that `source` begins a line; the empty expression protects white space from the next tag.
-// A template's final line feed is not part of its text.
+// it, so that `source` begins a line; the expression protects white space from the next tag, and
+// prints a final brace, which would begin a tag with the next one's. A template's final line end is
+// not part of its text.
 std::string branch(std::string source) {
-  if (source.ends_with('\n')) source.pop_back();
-  return '\n' + source + "{{ '' }}";
+  for (const char* end : {"\r\n", "\n", "\r"}) {
+    if (!source.ends_with(end)) continue;
+    source.erase(source.rfind(end));
+    break;
+  }
+  const bool has_brace = source.ends_with('{');
+  if (has_brace) source.pop_back();
+  return '\n' + source + (has_brace ? "{{ '{' }}" : "{{ '' }}");
 }
 
 }  // namespace

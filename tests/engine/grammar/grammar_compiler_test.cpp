@@ -22,6 +22,7 @@
 
 #include "engine/sampling/grammar/frames.h"
 #include "tests/support/byte_grammar.h"
+#include "tests/support/temporary_folder.h"
 
 namespace sluice {
 namespace {
@@ -395,6 +396,28 @@ TEST_F(GrammarCompilerTest, AWorkerThatCannotStartIsAnErrorOfTheRequest) {
   ASSERT_FALSE(grammar);
   EXPECT_EQ(grammar.error().code, ErrorCode::kUnavailable);
   EXPECT_EQ(compiler->counters().cached_bytes, 0);  // not remembered
+}
+
+// Sends one frame as its reply and stays.
+TEST_F(GrammarCompilerTest, AReplyThatCannotBeReadIsNoErrorOfTheGrammar) {
+  const testing::TemporaryFolder folder;
+  const std::string program = folder.at("worker");
+  FieldWriter unknown;
+  unknown.add(0);
+  unknown.add(1000);
+  unknown.add(std::string_view("an error of no kind"));
+  for (const std::string& reply : {std::string(), std::string("cut"), unknown.bytes()}) {
+    std::ofstream(folder.at("reply"), std::ios::binary)
+        << std::string{static_cast<char>(reply.size()), 0, 0, 0, 0, 0, 0, 0} << reply;
+    std::ofstream(program) << "#!/bin/sh\ncat " << folder.at("reply")
+                           << " >&3\nexec cat <&3 >/dev/null\n";
+    std::filesystem::permissions(program, std::filesystem::perms::owner_all);
+    const auto compiler = make(with(&GrammarCompiler::Options::program, program));
+    const auto grammar = wait(compiler->request(spec_of(GrammarKind::kRegex, "a"), TenantId(1)));
+    ASSERT_FALSE(grammar);
+    EXPECT_EQ(grammar.error().code, ErrorCode::kUnavailable) << grammar.error().message;
+    EXPECT_EQ(compiler->counters().cached_bytes, 0);  // not remembered
+  }
 }
 
 // A frame's length is what the other process says, before anything is allocated for it.

@@ -2,8 +2,17 @@
 #include "server/router/kv_event_feed.h"
 
 #include <gtest/gtest.h>
+#include <zmq.h>
 
+#include <chrono>
+#include <functional>
+#include <memory>
+#include <mutex>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <thread>
+#include <utility>
 #include <vector>
 
 #include "server/router/kv_event_subscriber.h"
@@ -129,6 +138,161 @@ TEST_F(KvEventFeedTest, WhatIsBrokenForgetsAllThatWasKnown) {
   EXPECT_EQ(feed_.take(0, {}, index_), Verdict::kBroken);
   const std::vector<uint8_t> nested(10'000'000, 0x91);
   EXPECT_EQ(feed_.take(0, nested, index_), Verdict::kBroken);
+}
+
+TEST_F(KvEventFeedTest, AMessageOfMillionsOfValuesIsBroken) {
+  const std::vector<Json> events = {stored({10}, nullptr, {1, 2})};
+  const auto take_with = [&](uint32_t num_values) {
+    std::vector<uint8_t> message = Json::to_msgpack(Json::array({1.5, events, nullptr}));
+    message.back() = 0xDD;  // an array in place of the last member
+    for (int shift = 24; shift >= 0; shift -= 8) {
+      message.push_back(static_cast<uint8_t>(num_values >> shift));
+    }
+    message.insert(message.end(), num_values, 0xC0);
+    return feed_.take(next_++, message, index_);
+  };
+  EXPECT_EQ(take_with(1'000'000), Verdict::kApplied);
+  EXPECT_EQ(num_known({1, 2}), 1U);
+  EXPECT_EQ(take_with(2'000'000), Verdict::kBroken);
+  EXPECT_EQ(num_known({1, 2}), 0U);
+}
+
+// A worker that stores and never removes, blocks of its own or one under many hashes.
+TEST_F(KvEventFeedTest, NoMoreHashesAreKeptThanTheIndexHasBlocks) {
+  for (const bool is_one_block : {false, true}) {
+    for (uint64_t first = 0; first < 5000; first += 100) {
+      std::vector<Json> events;
+      for (uint64_t i = 0; i < 100; ++i) {
+        const int token = is_one_block ? 7 : static_cast<int>(first + i);
+        events.push_back(stored({first + i}, nullptr, {token, 0}));
+      }
+      ASSERT_EQ(take(events), Verdict::kApplied);
+      ASSERT_LE(feed_.num_hashes(), 1250U);
+    }
+  }
+  // The last ones are still there to be followed, and to be removed.
+  ASSERT_EQ(take({stored({500'000, 500'001}, nullptr, {5, 6, 7, 8})}), Verdict::kApplied);
+  EXPECT_EQ(num_known({5, 6, 7, 8}), 2U);
+  take({stored({500'002}, 500'001, {9, 9})});
+  EXPECT_EQ(num_known({5, 6, 7, 8, 9, 9}), 3U);
+  take({removed({500'001})});
+  EXPECT_EQ(num_known({5, 6, 7, 8}), 1U);
+}
+
+// A worker's socket, which sends what no worker does.
+class EventSocket {
+ public:
+  EventSocket() {
+    zmq_bind(socket_.get(), "tcp://127.0.0.1:*");
+    char name[64] = {};
+    size_t size = sizeof name;
+    zmq_getsockopt(socket_.get(), ZMQ_LAST_ENDPOINT, name, &size);
+    endpoint = name;
+  }
+
+  void send(char number, size_t payload_bytes, size_t num_more_frames = 0) {
+    const char bytes[8] = {0, 0, 0, 0, 0, 0, 0, number};
+    zmq_send(socket_.get(), "topic", 5, ZMQ_SNDMORE);
+    zmq_send(socket_.get(), bytes, sizeof bytes, ZMQ_SNDMORE);
+    for (; num_more_frames > 0; --num_more_frames) zmq_send(socket_.get(), "", 0, ZMQ_SNDMORE);
+    const std::string payload(payload_bytes, 'x');
+    zmq_send(socket_.get(), payload.data(), payload.size(), 0);
+  }
+
+  std::string endpoint;
+
+ private:
+  struct Close {
+    void operator()(void* socket) const { zmq_close(socket); }
+  };
+
+  struct End {
+    void operator()(void* context) const { zmq_ctx_term(context); }
+  };
+
+  std::unique_ptr<void, End> context_{zmq_ctx_new()};
+  std::unique_ptr<void, Close> socket_{zmq_socket(context_.get(), ZMQ_PUB)};
+};
+
+// What a subscriber has taken, and the router has not read.
+class Unread {
+ public:
+  void add(KvEventMessage message) {
+    const std::scoped_lock lock(mutex_);
+    messages_.push_back(std::move(message));
+  }
+
+  // Reads all but the message of this number.
+  void read_except(int64_t number) {
+    const std::scoped_lock lock(mutex_);
+    std::erase_if(messages_, [number](const auto& message) { return message.number != number; });
+  }
+
+  // Returns each message's number and bytes.
+  std::vector<std::pair<int64_t, size_t>> all() {
+    const std::scoped_lock lock(mutex_);
+    std::vector<std::pair<int64_t, size_t>> all;
+    for (const KvEventMessage& message : messages_) {
+      all.emplace_back(message.number, message.payload.size());
+    }
+    return all;
+  }
+
+  // Waits for a message of this number; false: ten seconds are over.
+  bool wait_for(int64_t number, const std::function<void()>& meanwhile = [] {}) {
+    for (int i = 0; i < 1000; ++i) {
+      for (const auto& [taken, bytes] : all()) {
+        if (taken == number) return true;
+      }
+      meanwhile();
+      std::this_thread::sleep_for(std::chrono::milliseconds(10));
+    }
+    return false;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<KvEventMessage> messages_;
+};
+
+TEST(KvEventSubscriber, AFrameBeyondTheLimitIsNotTaken) {
+  EventSocket socket;
+  Unread unread;
+  const KvEventSubscriber subscriber(
+      socket.endpoint, [&](KvEventMessage message) { unread.add(std::move(message)); });
+  // What is sent before a subscription has come is dropped.
+  ASSERT_TRUE(unread.wait_for(1, [&] { socket.send(1, 10); }));
+  socket.send(2, kMostKvEventBytes);
+  socket.send(3, 10, 1000);  // not of three frames
+  socket.send(4, kMostKvEventBytes + 1);
+  ASSERT_TRUE(unread.wait_for(5, [&] { socket.send(5, 10); }));
+  size_t num_large = 0;
+  for (const auto& [number, bytes] : unread.all()) {
+    EXPECT_TRUE(number == 1 || number == 2 || number == 5) << number;
+    num_large += bytes == kMostKvEventBytes ? 1 : 0;
+  }
+  EXPECT_EQ(num_large, 1U);
+}
+
+TEST(KvEventSubscriber, NoMoreIsTakenThanMayBeUnread) {
+  EventSocket socket;
+  Unread unread;
+  const auto take = [&](KvEventMessage message) { unread.add(std::move(message)); };
+  std::optional<KvEventSubscriber> subscriber(std::in_place, socket.endpoint, take);
+  ASSERT_TRUE(unread.wait_for(1, [&] { socket.send(1, 10); }));
+  constexpr size_t kBytes = size_t{1} << 20;
+  constexpr size_t kMost = kMostPendingKvEventBytes / kBytes;
+  for (char number = 2; number < 2 + 3 * static_cast<char>(kMost); ++number) {
+    socket.send(number, kBytes);
+  }
+  ASSERT_TRUE(unread.wait_for(1 + static_cast<int64_t>(kMost)));
+  std::this_thread::sleep_for(std::chrono::milliseconds(100));
+  EXPECT_EQ(unread.all().back().first, 1 + static_cast<int64_t>(kMost));
+  // The rest has waited, and comes when that is read.
+  constexpr int64_t kLast = 1 + 3 * static_cast<int64_t>(kMost);
+  ASSERT_TRUE(unread.wait_for(kLast, [&] { unread.read_except(kLast); }));
+  for (char i = 0; i < 40; ++i) socket.send(i, kBytes);
+  subscriber.reset();  // does not wait for the reader
 }
 
 TEST(KvEventSubscriber, AnEndpointOfAnyHostIsTheWorkersOwn) {
