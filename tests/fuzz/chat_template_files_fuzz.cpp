@@ -73,7 +73,7 @@ void compare(const std::string& source, const ChatTemplate& joined, const char* 
 
 }  // namespace
 
-static int one_input(const uint8_t* data, size_t size) {
+static int chat_template_files_input(const uint8_t* data, size_t size) {
   std::string_view text(reinterpret_cast<const char*>(data), size);
   constexpr std::string_view kBetween = "\n---\n";
   std::string sources[std::size(kFiles)];
@@ -103,4 +103,5 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("chat_template_files_fuzz", one_input);
+const sluice::fuzz::Target chat_template_files_target("chat_template_files_fuzz",
+                                                      chat_template_files_input);

@@ -53,7 +53,7 @@ void take_setup(std::string_view bytes) {
 
 // The first byte: whether the rest is sent as it is, or as one frame, since few inputs have a right
 // length by themselves.
-static int one_input(const uint8_t* data, size_t size) {
+static int compile_frame_input(const uint8_t* data, size_t size) {
   constexpr size_t kMost = 1 << 15;
   if (size == 0 || size > 2 * kMost) return 0;
   std::array<int, 2> sockets{};
@@ -77,4 +77,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("compile_frame_fuzz", one_input);
+const sluice::fuzz::Target compile_frame_target("compile_frame_fuzz", compile_frame_input);

@@ -53,7 +53,7 @@ std::string expected_text(const std::string& text, size_t before, const StopConf
 }  // namespace
 }  // namespace sluice
 
-static int one_input(const uint8_t* data, size_t size) {
+static int detokenizer_input(const uint8_t* data, size_t size) {
   using namespace sluice;
   static const std::unique_ptr<Tokenizer> tokenizer = make_tokenizer();
   std::string_view rest(reinterpret_cast<const char*>(data), size);
@@ -95,4 +95,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("detokenizer_fuzz", one_input);
+const sluice::fuzz::Target detokenizer_target("detokenizer_fuzz", detokenizer_input);

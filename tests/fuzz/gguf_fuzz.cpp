@@ -19,7 +19,7 @@ bool inside(std::span<const std::byte> part, std::span<const std::byte> whole) {
 
 }  // namespace
 
-static int one_input(const uint8_t* data, size_t size) {
+static int gguf_input(const uint8_t* data, size_t size) {
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
   const auto file = sluice::GgufFile::parse(bytes, "fuzz");
   if (!file) {
@@ -38,4 +38,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("gguf_fuzz", one_input);
+const sluice::fuzz::Target gguf_target("gguf_fuzz", gguf_input);

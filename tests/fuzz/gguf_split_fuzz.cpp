@@ -16,7 +16,7 @@
 using namespace sluice;
 
 // The first two bytes: where the second file begins.
-static int one_input(const uint8_t* data, size_t size) {
+static int gguf_split_input(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   if (const auto name = parse_gguf_part_name(text)) {
     CHECK(name->path_of(name->part) == text);
@@ -45,4 +45,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("gguf_split_fuzz", one_input);
+const sluice::fuzz::Target gguf_split_target("gguf_split_fuzz", gguf_split_input);

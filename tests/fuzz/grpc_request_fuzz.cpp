@@ -23,7 +23,7 @@ void decode_bytes(const uint8_t* data, size_t size, Stream... stream) {
 
 }  // namespace
 
-static int one_input(const uint8_t* data, size_t size) {
+static int grpc_request_input(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const uint8_t* body = data + 1;
   const bool stream = (data[0] & 4) != 0;
@@ -40,4 +40,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("grpc_request_fuzz", one_input);
+const sluice::fuzz::Target grpc_request_target("grpc_request_fuzz", grpc_request_input);

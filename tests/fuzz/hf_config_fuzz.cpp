@@ -74,7 +74,7 @@ void lay_out(sluice::HfConfig config) {
 
 }  // namespace
 
-static int one_input(const uint8_t* data, size_t size) {
+static int hf_config_input(const uint8_t* data, size_t size) {
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
   sluice::GenerationDefaults defaults;
   const auto source = static_cast<sluice::GenerationSource>(size % 3);
@@ -107,4 +107,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("hf_config_fuzz", one_input);
+const sluice::fuzz::Target hf_config_target("hf_config_fuzz", hf_config_input);

@@ -10,7 +10,7 @@
 
 using namespace sluice;
 
-static int one_input(const uint8_t* data, size_t size) {
+static int hub_answer_input(const uint8_t* data, size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(data), size);
   if (const auto name = hub::parse_model_name(text)) {
     CHECK(hub::is_safe_path(name->repo) &&
@@ -34,4 +34,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("hub_answer_fuzz", one_input);
+const sluice::fuzz::Target hub_answer_target("hub_answer_fuzz", hub_answer_input);

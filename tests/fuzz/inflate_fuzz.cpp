@@ -34,7 +34,7 @@ std::string gzip(std::string text) {
 }  // namespace
 }  // namespace sluice
 
-static int one_input(const uint8_t* data, size_t size) {
+static int inflate_input(const uint8_t* data, size_t size) {
   using namespace sluice;
   const std::string input(reinterpret_cast<const char*>(data), size);
   const auto inflated = inflate_gzip(input, kMaxBytes, kMaxRatio);
@@ -48,4 +48,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("inflate_fuzz", one_input);
+const sluice::fuzz::Target inflate_target("inflate_fuzz", inflate_input);

@@ -24,7 +24,7 @@ constexpr std::string_view kTemplate = R"(
 
 }  // namespace
 
-static int one_input(const uint8_t* data, size_t size) {
+static int jinja_input_input(const uint8_t* data, size_t size) {
   const sluice::TemplateLimits limits = {
       .fuel = 200'000, .max_output_bytes = 1 << 18, .max_memory_bytes = 1 << 22, .max_depth = 32};
   static const auto chat = sluice::ChatTemplate::compile(kTemplate, limits, [] { return 0; });
@@ -42,4 +42,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("jinja_input_fuzz", one_input);
+const sluice::fuzz::Target jinja_input_target("jinja_input_fuzz", jinja_input_input);

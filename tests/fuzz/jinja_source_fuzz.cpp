@@ -8,7 +8,7 @@
 #include "server/prompt/chat_template.h"
 #include "tests/fuzz/target.h"
 
-static int one_input(const uint8_t* data, size_t size) {
+static int jinja_source_input(const uint8_t* data, size_t size) {
   static const auto variables = nlohmann::ordered_json::parse(R"({
     "messages": [{"role": "system", "content": "Be é brief"},
                  {"role": "user", "content": [{"type": "text", "text": "<a> x"}]}],
@@ -22,4 +22,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("jinja_source_fuzz", one_input);
+const sluice::fuzz::Target jinja_source_target("jinja_source_fuzz", jinja_source_input);

@@ -35,7 +35,7 @@ void check_line(const Authenticator& keys, const std::string& line) {
 
 }  // namespace
 
-static int one_input(const uint8_t* data, size_t size) {
+static int key_file_input(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   Config config;
   config.api_key = {"given"};
@@ -55,4 +55,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("key_file_fuzz", one_input);
+const sluice::fuzz::Target key_file_target("key_file_fuzz", key_file_input);

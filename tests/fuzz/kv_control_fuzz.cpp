@@ -36,7 +36,7 @@ void check_bounds(const KvMessage& message) {
 
 }  // namespace
 
-static int one_input(const uint8_t* data, size_t size) {
+static int kv_control_input(const uint8_t* data, size_t size) {
   const std::string bytes(reinterpret_cast<const char*>(data), size);
   kv::v1::Envelope envelope;
   if (envelope.ParseFromString(bytes)) {
@@ -61,4 +61,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("kv_control_fuzz", one_input);
+const sluice::fuzz::Target kv_control_target("kv_control_fuzz", kv_control_input);

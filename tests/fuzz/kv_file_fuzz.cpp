@@ -11,7 +11,7 @@
 
 using namespace sluice;
 
-static int one_input(const uint8_t* data, size_t size) {
+static int kv_file_input(const uint8_t* data, size_t size) {
   const std::vector<TokenId> tokens = {1, 2, 3, 4};
   const KvKey parent = kv_root_key("fuzz", {});
   const KvFileName name{kv_next_key(parent, tokens), parent, tokens};
@@ -29,4 +29,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("kv_file_fuzz", one_input);
+const sluice::fuzz::Target kv_file_target("kv_file_fuzz", kv_file_input);

@@ -58,7 +58,7 @@ void try_frame(const Bytes& bytes, const KvFrameLayout& layout) {
 
 }  // namespace
 
-static int one_input(const uint8_t* data, size_t size) {
+static int kv_frame_input(const uint8_t* data, size_t size) {
   Input input({reinterpret_cast<const std::byte*>(data), size});
   auto bytes = input.take<Bytes>();
   KvFrameLayout layout{.groups = {}, .slot_bytes = input.take<uint32_t>()};
@@ -75,4 +75,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("kv_frame_fuzz", one_input);
+const sluice::fuzz::Target kv_frame_target("kv_frame_fuzz", kv_frame_input);

@@ -65,7 +65,7 @@ void check_written(const NamedHandoff& named) {
 }  // namespace
 }  // namespace sluice
 
-static int one_input(const uint8_t* data, size_t size) {
+static int kv_params_input(const uint8_t* data, size_t size) {
   const auto body =
       sluice::parse_json(std::string_view(reinterpret_cast<const char*>(data), size), 16);
   if (!body || !body->is_object()) return 0;
@@ -83,4 +83,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("kv_params_fuzz", one_input);
+const sluice::fuzz::Target kv_params_target("kv_params_fuzz", kv_params_input);

@@ -82,7 +82,7 @@ void check_json(std::string_view text) {
 }  // namespace
 }  // namespace sluice::load
 
-static int one_input(const uint8_t* data, size_t size) {
+static int load_client_input(const uint8_t* data, size_t size) {
   using namespace sluice::load;
   if (size < 2) return 0;
   const size_t step = data[0] % 16 + 1;
@@ -111,4 +111,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("load_client_fuzz", one_input);
+const sluice::fuzz::Target load_client_target("load_client_fuzz", load_client_input);

@@ -10,7 +10,7 @@
 #include "server/cli/node_settings.h"
 #include "tests/fuzz/target.h"
 
-static int one_input(const uint8_t* data, size_t size) {
+static int node_settings_input(const uint8_t* data, size_t size) {
   std::istringstream lines(std::string(reinterpret_cast<const char*>(data), size));
   sluice::Environment environment;
   for (std::string line; std::getline(lines, line);) {
@@ -36,4 +36,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("node_settings_fuzz", one_input);
+const sluice::fuzz::Target node_settings_target("node_settings_fuzz", node_settings_input);

@@ -21,7 +21,7 @@ bool is_inside(std::span<const std::byte> part, std::span<const std::byte> file)
 
 }  // namespace
 
-static int one_input(const uint8_t* data, size_t size) {
+static int packed_cache_input(const uint8_t* data, size_t size) {
   uint64_t numbers[5] = {};
   if (size < sizeof(numbers)) return 0;
   std::memcpy(numbers, data, sizeof(numbers));
@@ -42,4 +42,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("packed_cache_fuzz", one_input);
+const sluice::fuzz::Target packed_cache_target("packed_cache_fuzz", packed_cache_input);

@@ -88,7 +88,7 @@ void read(Json& body) {
 }  // namespace
 }  // namespace sluice
 
-static int one_input(const uint8_t* data, size_t size) {
+static int pooled_request_input(const uint8_t* data, size_t size) {
   using namespace sluice;
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
@@ -107,4 +107,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("pooled_request_fuzz", one_input);
+const sluice::fuzz::Target pooled_request_target("pooled_request_fuzz", pooled_request_input);

@@ -61,7 +61,7 @@ void write_files(const fs::path& folder, std::string_view text) {
 }  // namespace
 
 // The first byte: what the model is, and what is asked of it; the rest: the files.
-static int one_input(const uint8_t* data, size_t size) {
+static int pooling_files_input(const uint8_t* data, size_t size) {
   static const fs::path folder = [] {
     fs::path path = fs::temp_directory_path() / ("pooling_files_fuzz-" + std::to_string(getpid()));
     for (const char* name : kFiles) fs::create_directories((path / name).parent_path());
@@ -111,4 +111,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("pooling_files_fuzz", one_input);
+const sluice::fuzz::Target pooling_files_target("pooling_files_fuzz", pooling_files_input);

@@ -30,7 +30,7 @@ void check(const sluice::Expected<sluice::Quantization>& found) {
 
 }  // namespace
 
-static int one_input(const uint8_t* data, size_t size) {
+static int quantization_input(const uint8_t* data, size_t size) {
   const nlohmann::json json = nlohmann::json::parse(data, data + size, nullptr, false);
   if (json.is_discarded()) return 0;
   check(sluice::read_quantization(json, "fuzz"));
@@ -38,4 +38,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("quantization_fuzz", one_input);
+const sluice::fuzz::Target quantization_target("quantization_fuzz", quantization_input);

@@ -72,7 +72,7 @@ size_t count_files(const fs::path& folder) {
 // The first byte: the scheme, and whether every weight is asked for; the second: how the input is
 // quantized, whether bits are spent, and whether floats become a file; the rest: a GGUF file or a
 // recipe where it begins as one, else safetensors beside a configuration.
-static int one_input(const uint8_t* data, size_t size) {
+static int quantize_input(const uint8_t* data, size_t size) {
   static const fs::path folder = [] {
     init_log(LogLevel::kError, LogFormat::kText);
     return fs::temp_directory_path() / ("quantize_fuzz-" + std::to_string(getpid()));
@@ -114,4 +114,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("quantize_fuzz", one_input);
+const sluice::fuzz::Target quantize_target("quantize_fuzz", quantize_input);

@@ -59,7 +59,7 @@ void check_step(const sluice::ForwardBatch& step) {
   }
 }
 
-int one_input(const uint8_t* data, size_t size) {
+int rank_frame_input(const uint8_t* data, size_t size) {
   RankFrameReader reader(bounds());
   std::span<const std::byte> bytes = std::as_bytes(std::span(data, size));
   uint64_t digest = 0;
@@ -88,4 +88,4 @@ int one_input(const uint8_t* data, size_t size) {
 
 }  // namespace
 
-const sluice::fuzz::Target target("rank_frame_fuzz", one_input);
+const sluice::fuzz::Target rank_frame_target("rank_frame_fuzz", rank_frame_input);

@@ -45,7 +45,7 @@ void shake_hands(std::span<const std::byte> bytes, bool is_first) {
 }  // namespace
 
 // The first byte: what the rest is.
-static int one_input(const uint8_t* data, size_t size) {
+static int rank_text_input(const uint8_t* data, size_t size) {
   if (size == 0 || size > 4096) return 0;
   const std::string text(reinterpret_cast<const char*>(data + 1), size - 1);
   switch (data[0] % 5) {
@@ -77,4 +77,4 @@ static int one_input(const uint8_t* data, size_t size) {
   }
 }
 
-const sluice::fuzz::Target target("rank_text_fuzz", one_input);
+const sluice::fuzz::Target rank_text_target("rank_text_fuzz", rank_text_input);

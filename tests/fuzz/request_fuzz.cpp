@@ -36,7 +36,7 @@ Expected<GenerationRequest> decode(std::string_view body,
 }  // namespace
 }  // namespace sluice
 
-static int one_input(const uint8_t* data, size_t size) {
+static int request_input(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view body(reinterpret_cast<const char*>(data) + 1, size - 1);
   constexpr sluice::Endpoint kEndpoints[] = {sluice::Endpoint::kMessages,
@@ -53,4 +53,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("request_fuzz", one_input);
+const sluice::fuzz::Target request_target("request_fuzz", request_input);

@@ -7,7 +7,7 @@
 #include "engine/weights/safetensors.h"
 #include "tests/fuzz/target.h"
 
-static int one_input(const uint8_t* data, size_t size) {
+static int safetensors_input(const uint8_t* data, size_t size) {
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
   const auto tensors = sluice::parse_safetensors(bytes, "fuzz");
   if (!tensors) {
@@ -21,4 +21,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("safetensors_fuzz", one_input);
+const sluice::fuzz::Target safetensors_target("safetensors_fuzz", safetensors_input);

@@ -7,7 +7,7 @@
 #include "engine/weights/safetensors.h"
 #include "tests/fuzz/target.h"
 
-static int one_input(const uint8_t* data, size_t size) {
+static int safetensors_index_input(const uint8_t* data, size_t size) {
   const std::span<const std::byte> bytes(reinterpret_cast<const std::byte*>(data), size);
   const auto files = sluice::parse_safetensors_index(bytes, "fuzz");
   if (!files) {
@@ -18,4 +18,5 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("safetensors_index_fuzz", one_input);
+const sluice::fuzz::Target safetensors_index_target("safetensors_index_fuzz",
+                                                    safetensors_index_input);

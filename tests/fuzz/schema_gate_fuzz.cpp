@@ -61,7 +61,7 @@ void require_known(const Json& schema) {
 
 }  // namespace
 
-static int one_input(const uint8_t* data, size_t size) {
+static int schema_gate_input(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string_view text(reinterpret_cast<const char*>(data) + 1, size - 1);
   const bool is_best_effort = (data[0] & 1) != 0;
@@ -76,4 +76,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("schema_gate_fuzz", one_input);
+const sluice::fuzz::Target schema_gate_target("schema_gate_fuzz", schema_gate_input);

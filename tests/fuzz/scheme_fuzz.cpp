@@ -123,7 +123,7 @@ void read_all(const CodedMatrix& matrix) {
 
 }  // namespace
 
-static int one_input(const uint8_t* data, size_t size) {
+static int scheme_input(const uint8_t* data, size_t size) {
   Input input({data, size});
   const WeightScheme scheme = take_scheme(input);
   std::vector<Tensor> tensors;
@@ -152,4 +152,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("scheme_fuzz", one_input);
+const sluice::fuzz::Target scheme_target("scheme_fuzz", scheme_input);

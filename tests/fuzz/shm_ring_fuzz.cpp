@@ -225,7 +225,7 @@ void send(Input& input) {
 
 }  // namespace
 
-static int one_input(const uint8_t* data, size_t size) {
+static int shm_ring_input(const uint8_t* data, size_t size) {
   Input input({data, size});
   if (input.take<uint8_t>() % 2 == 0) {
     receive(input);
@@ -235,4 +235,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("shm_ring_fuzz", one_input);
+const sluice::fuzz::Target shm_ring_target("shm_ring_fuzz", shm_ring_input);

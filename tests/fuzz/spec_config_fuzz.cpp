@@ -11,7 +11,7 @@
 #include "engine/spec/speculator.h"
 #include "tests/fuzz/target.h"
 
-static int one_input(const uint8_t* data, size_t size) {
+static int spec_config_input(const uint8_t* data, size_t size) {
   const std::string text(reinterpret_cast<const char*>(data), size);
   auto config = sluice::parse_spec_config(text);
   if (!config) {
@@ -41,4 +41,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("spec_config_fuzz", one_input);
+const sluice::fuzz::Target spec_config_target("spec_config_fuzz", spec_config_input);

@@ -155,7 +155,7 @@ void check_vocabulary(Input input) {
 }  // namespace
 }  // namespace sluice
 
-static int one_input(const uint8_t* data, size_t size) {
+static int tokenizer_input(const uint8_t* data, size_t size) {
   sluice::Input input(data, size);
   if (input.byte() % 2 == 0) {
     sluice::check_text(input);
@@ -165,4 +165,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("tokenizer_fuzz", one_input);
+const sluice::fuzz::Target tokenizer_target("tokenizer_fuzz", tokenizer_input);

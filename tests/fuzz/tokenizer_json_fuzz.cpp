@@ -71,7 +71,7 @@ std::string sound_file_with(std::string_view piece) {
 }  // namespace
 }  // namespace sluice
 
-static int one_input(const uint8_t* data, size_t size) {
+static int tokenizer_json_input(const uint8_t* data, size_t size) {
   std::string_view text(reinterpret_cast<const char*>(data), size);
   sluice::HfTokenizerFiles files;
   files.tokenizer_json = sluice::take_file(text);
@@ -99,5 +99,5 @@ static int one_vocabulary(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("tokenizer_json_fuzz", one_input);
+const sluice::fuzz::Target tokenizer_json_target("tokenizer_json_fuzz", tokenizer_json_input);
 const sluice::fuzz::Target vocabularies("tiktoken_fuzz", one_vocabulary);

@@ -203,7 +203,7 @@ void check_nothing_is_lost(const Pieces& pieces,
 }  // namespace
 }  // namespace sluice
 
-static int one_input(const uint8_t* data, size_t size) {
+static int tool_parser_input(const uint8_t* data, size_t size) {
   using namespace sluice;
   static const std::unique_ptr<Tokenizer> plain = make_tokenizer(false);
   static const std::unique_ptr<Tokenizer> special = make_tokenizer(true);
@@ -256,4 +256,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("tool_parser_fuzz", one_input);
+const sluice::fuzz::Target tool_parser_target("tool_parser_fuzz", tool_parser_input);

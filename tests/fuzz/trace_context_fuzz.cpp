@@ -46,7 +46,7 @@ void check_accept(const std::string& accept) {
 
 }  // namespace
 
-static int one_input(const uint8_t* data, size_t size) {
+static int trace_context_input(const uint8_t* data, size_t size) {
   std::istringstream text(std::string(reinterpret_cast<const char*>(data), size));
   std::array<std::string, kVariables.size()> lines;
   for (std::string& line : lines) std::getline(text, line);
@@ -66,4 +66,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("trace_context_fuzz", one_input);
+const sluice::fuzz::Target trace_context_target("trace_context_fuzz", trace_context_input);

@@ -108,7 +108,7 @@ void take_events(const uint8_t* data, size_t size) {
 }  // namespace
 }  // namespace sluice
 
-static int one_input(const uint8_t* data, size_t size) {
+static int worker_messages_input(const uint8_t* data, size_t size) {
   if (size == 0) return 0;
   const std::string bytes(reinterpret_cast<const char*>(data) + 1, size - 1);
   switch (data[0] % 5) {
@@ -132,4 +132,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("worker_messages_fuzz", one_input);
+const sluice::fuzz::Target worker_messages_target("worker_messages_fuzz", worker_messages_input);

@@ -37,7 +37,7 @@ void take_words(const std::string& path) {
 
 }  // namespace
 
-static int one_input(const uint8_t* data, size_t size) {
+static int yaml_config_input(const uint8_t* data, size_t size) {
   const std::string path = write_file({reinterpret_cast<const char*>(data), size});
   take_words(path);
   sluice::Config config;
@@ -58,4 +58,4 @@ static int one_input(const uint8_t* data, size_t size) {
   return 0;
 }
 
-const sluice::fuzz::Target target("yaml_config_fuzz", one_input);
+const sluice::fuzz::Target yaml_config_target("yaml_config_fuzz", yaml_config_input);
