@@ -249,8 +249,8 @@ bool RankGroup::send_rows(int32_t rank, std::span<const std::byte> bytes) {
   return sent.has_value();
 }
 
-bool RankGroup::next_rows(int32_t rank, std::span<std::byte> header) {
-  return take_rows(rank, header, GroupDeadline::max());
+bool RankGroup::next_rows(int32_t rank, std::span<std::byte> header, GroupDeadline deadline) {
+  return take_rows(rank, header, deadline);
 }
 
 bool RankGroup::receive_rows(int32_t rank, std::span<std::byte> bytes) {
@@ -350,6 +350,11 @@ void RankGroup::fail(const std::string& why) {
 void RankGroup::fail_changed(int32_t rank, uint64_t exchange) {
   fail("rank " + std::to_string(rank) + ": its part of exchange " + std::to_string(exchange) +
        " is not what it sent");
+}
+
+void RankGroup::fail_stray(int32_t rank, uint64_t exchange) {
+  fail("rank " + std::to_string(rank) + ": its part of exchange " + std::to_string(exchange) +
+       " is of another exchange");
 }
 
 bool RankGroup::agree(std::span<const uint64_t> states, uint64_t exchange) {

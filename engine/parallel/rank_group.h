@@ -67,10 +67,10 @@ class RankGroup {
   // Works like receive() without a bound. False also at an orderly end.
   bool receive_next(std::span<std::byte> bytes);
   // Rows between stages, on the connection for them: one thread for sending to a rank, one for
-  // receiving from it. next_rows() has no bound, for their header, and is false also after
+  // receiving from it. next_rows() is for their header; both ways of receiving are false also after
   // close_rows().
   bool send_rows(int32_t rank, std::span<const std::byte> bytes);
-  bool next_rows(int32_t rank, std::span<std::byte> header);
+  bool next_rows(int32_t rank, std::span<std::byte> header, GroupDeadline deadline);
   bool receive_rows(int32_t rank, std::span<std::byte> bytes);
   // Ends what waits for rows. Any thread.
   void close_rows();
@@ -89,6 +89,8 @@ class RankGroup {
 
   // Fails because a rank's part of an exchange is not what it sent.
   void fail_changed(int32_t rank, uint64_t exchange);
+  // Fails because it is not the part that this exchange wants.
+  void fail_stray(int32_t rank, uint64_t exchange);
   // Whether the ranks' states (Communicator::state()) of an exchange are equal. If not, fails and
   // names a rank whose state is not that of most; of two ranks, rank 1.
   bool agree(std::span<const uint64_t> states, uint64_t exchange);

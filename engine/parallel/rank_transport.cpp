@@ -45,10 +45,6 @@ int64_t shared_bytes(int32_t size, const ExchangeSizes& sizes) {
                                   : shared_rank_bytes(size, sizes.part_bytes);
 }
 
-int64_t stream_bytes(int32_t size, const ExchangeSizes& sizes) {
-  return sizes.returned_bytes > 0 ? stream_stage_bytes(size, sizes)
-                                  : stream_rank_bytes(size, sizes.part_bytes);
-}
 
 // Rank 0: whether that rank has mapped the segment.
 Expected<bool> offer(RankGroup& group, int32_t rank, SharedSegment& segment) {
@@ -105,7 +101,9 @@ Expected<Segment> take_memory(RankGroup& group, size_t bytes) {
 }  // namespace
 
 int64_t rank_transport_bytes(int32_t size, const ExchangeSizes& sizes) {
-  return std::max(stream_bytes(size, sizes), shared_bytes(size, sizes));
+  const int64_t shared = shared_bytes(size, sizes);
+  if (sizes.returned_bytes > 0) return shared;
+  return std::max(shared, stream_rank_bytes(size, sizes.part_bytes));
 }
 
 Expected<RankTransport> connect_processes(RankGroup& group,

@@ -15,8 +15,6 @@
 namespace sluice {
 namespace {
 
-constexpr int32_t kMostRanks = 8;
-constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kSlots = 2;  // of a rank, used in turn
 
 // Size, hash and rank's state of a part in a slot.
@@ -71,7 +69,7 @@ class SharedRank final : public Communicator {
       // A rank cannot be two calls ahead of one that has not begun the first.
       const uint32_t seen = sign(other).calls.number.load(std::memory_order_relaxed);
       if (seen - number_ > 1) {
-        fail_stray(other);
+        group_.fail_stray(other, number_);
         return {};
       }
       if (!check(other, slot_of(other, slot), part.size())) return {};
@@ -105,15 +103,12 @@ class SharedRank final : public Communicator {
   // Whether a part that is there is the one of this call, and as it was written.
   bool check(int32_t other, const std::byte* bytes, size_t size) {
     const PartSign& found = sign(other).parts[number_ % kSlots];
-    if (found.bytes.load(std::memory_order_relaxed) != size) return fail_stray(other);
+    if (found.bytes.load(std::memory_order_relaxed) != size) {
+      group_.fail_stray(other, number_);
+      return false;
+    }
     if (found.hash.load(std::memory_order_relaxed) == hash_of({bytes, size})) return true;
     group_.fail_changed(other, number_);
-    return false;
-  }
-
-  bool fail_stray(int32_t other) {
-    group_.fail("rank " + std::to_string(other) + ": its part of exchange " +
-                std::to_string(number_) + " is of another exchange");
     return false;
   }
 

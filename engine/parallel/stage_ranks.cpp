@@ -21,8 +21,6 @@
 namespace sluice {
 namespace {
 
-constexpr int32_t kMostRanks = 8;
-constexpr int64_t kPageBytes = 4096;
 constexpr uint32_t kSlots = 2;  // of a border that does not end at rank 0
 
 // In front of the rows of a call.
@@ -81,8 +79,7 @@ class StageRank : public Communicator {
   }
 
   bool fail_stray(int32_t from) {
-    group_.fail("rank " + std::to_string(from) + ": its part of exchange " +
-                std::to_string(num_taken_) + " is of another exchange");
+    group_.fail_stray(from, num_taken_);
     return false;
   }
 
@@ -196,7 +193,9 @@ class StreamStage final : public StageRank {
     ++num_taken_;
     RowsHeader header;
     if (rank() != 0) {
-      if (!group_.next_rows(0, std::as_writable_bytes(std::span(&header, 1)))) return false;
+      const auto deadline = std::chrono::steady_clock::now() + RankGroup::kStage;
+      const auto bytes = std::as_writable_bytes(std::span(&header, 1));
+      if (!group_.next_rows(0, bytes, deadline)) return false;
       if (header.bytes != rows.size()) return fail_stray(from);
       return group_.receive_rows(0, rows) && check(from, rows, header);
     }
@@ -226,7 +225,9 @@ class StreamStage final : public StageRank {
     const int32_t to = (from + 1) % size();
     std::vector<std::byte> rows;
     for (RowsHeader header;;) {
-      if (!group_.next_rows(from, std::as_writable_bytes(std::span(&header, 1)))) return;
+      // Between steps nothing comes, however long.
+      const auto bytes = std::as_writable_bytes(std::span(&header, 1));
+      if (!group_.next_rows(from, bytes, GroupDeadline::max())) return;
       if (!header.is_whole() || header.bytes > static_cast<uint64_t>(kPassBytes)) {
         return group_.fail("rank " + std::to_string(from) + ": its rows are not what it sent");
       }
@@ -262,11 +263,6 @@ class StreamStage final : public StageRank {
 int64_t shared_stage_bytes(int32_t size, const ExchangeSizes& sizes) {
   const int64_t slots = (size - 1) * int64_t{kSlots} + slots_of(size - 1, size, sizes);
   return kPageBytes + slots * slot_bytes(sizes);
-}
-
-// What is given, and what rank 0 may hold.
-int64_t stream_stage_bytes(int32_t size, const ExchangeSizes& sizes) {
-  return (1 + int64_t{slots_of(size - 1, size, sizes)}) * slot_bytes(sizes);
 }
 
 std::unique_ptr<Communicator> make_shared_stage(RankGroup& group,

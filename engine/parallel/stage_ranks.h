@@ -14,9 +14,8 @@ namespace sluice {
 
 class RankGroup;
 
-// Bytes of the shared segment, and that a rank takes by TCP.
+// Bytes of the shared segment, which are more than a rank takes by TCP.
 int64_t shared_stage_bytes(int32_t size, const ExchangeSizes& sizes);
-int64_t stream_stage_bytes(int32_t size, const ExchangeSizes& sizes);
 
 // In the segment, which is of that size and holds zeros at first. The group must outlive it.
 std::unique_ptr<Communicator> make_shared_stage(RankGroup& group,

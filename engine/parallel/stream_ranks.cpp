@@ -12,11 +12,11 @@
 #include "engine/core/status.h"
 #include "engine/core/types.h"
 #include "engine/parallel/rank_group.h"
+#include "engine/parallel/shared_segment.h"
 
 namespace sluice {
 namespace {
 
-constexpr size_t kMostRanks = 8;
 constexpr size_t kRounds = 2;
 
 // Follows each part.

@@ -68,7 +68,10 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
   SLUICE_TRY_VOID(runner->connect(connect, config));
   if (runner->group_) SLUICE_TRY_VOID(runner->join_nodes(config, groups));
   if (has_stage_alone(config)) {
-    runner->steps_in_flight_ = groups.steps_in_flight.value_or(config.pipeline_parallel_size);
+    const int32_t num_stages = config.pipeline_parallel_size;
+    runner->steps_in_flight_ = groups.steps_in_flight.value_or(num_stages);
+    CHECK(runner->steps_in_flight_ >= 1);
+    CHECK_LE(runner->steps_in_flight_, most_steps_in_flight(num_stages));
   }
   if (!runner->device().memory().is_host()) SLUICE_TRY_VOID(runner->record_steps(config));
   SLUICE_TRY_VOID(runner->add_sampling(config));

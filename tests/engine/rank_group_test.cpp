@@ -377,7 +377,32 @@ TEST(StageRanks, AStageThatIsGoneFailsAllWithItsName) {
       }
       EXPECT_FALSE(made->rank->pass(rank == 0 ? 2 : 1, rank, rows));
     });
+    // Rank 2 has it from rank 0.
+    const std::string words = "rank 1 at 127.0.0.1:";
+    for (const size_t rank : {0, 2}) {
+      EXPECT_NE(groups[rank]->why().find(words), std::string::npos) << groups[rank]->why();
+    }
     EXPECT_LT(Clock::now() - begun, std::chrono::seconds(5));
+  }
+}
+
+// A stage that waits for rows, and rank 0, which ends the group meanwhile.
+TEST(StageRanks, AnOrderlyEndEndsWhatWaits) {
+  for (const char* const transport : {"tcp", "shm"}) {
+    const auto groups = group_of(2);
+    const auto begun = Clock::now();
+    on_each(2, [&](int32_t rank) {
+      RankGroup& group = *groups[static_cast<size_t>(rank)];
+      const auto own = connect(group, transport, 4096);
+      if (rank == 0) {
+        std::this_thread::sleep_for(std::chrono::milliseconds(20));
+        return group.end();
+      }
+      uint32_t word = 0;
+      EXPECT_FALSE(own->pass(0, 1, std::as_writable_bytes(std::span(&word, 1))));
+    });
+    EXPECT_LT(Clock::now() - begun, std::chrono::seconds(5));
+    for (const auto& group : groups) EXPECT_EQ(group->why(), "") << transport;
   }
 }
 
