@@ -273,11 +273,14 @@ std::vector<LayerGroup> DecoderModel::layer_groups(DType dtype) const {
 }
 
 int64_t DecoderModel::max_part_bytes(const StepBounds& bounds) const {
-  if (config_.stage.count > 1) return max_stage_part_bytes(config_, bounds);
   if (config_.share.size == 1) return 0;
   int64_t floats = std::max(output_.max_sent_floats(bounds),
                             int64_t{bounds.max_tokens} * std::max(config_.hidden,
                                                                   config_.mamba.num_heads));
+  // The first one of a stage gives the others what it has of another stage.
+  if (config_.stage.count > 1) {
+    floats = std::max(floats, int64_t{bounds.max_logits} * config_.hidden);
+  }
   for (const std::unique_ptr<Ffn>& ffn : ffns_) {
     if (ffn == nullptr) continue;
     floats = std::max(floats, ffn->max_sent_rows(bounds.max_tokens) * config_.hidden);

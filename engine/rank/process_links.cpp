@@ -5,20 +5,22 @@
 
 namespace sluice {
 
-ProcessLinks::ProcessLinks(RankGroup& group, const InputBatch::Bounds& batch)
-    : group_(group), writer_(batch) {}
+ProcessLinks::ProcessLinks(RankGroup& group,
+                           int32_t first,
+                           int32_t end,
+                           const InputBatch::Bounds& batch)
+    : group_(group), first_(first), end_(end), writer_(batch) {}
 
 ProcessLinks::~ProcessLinks() {
   const std::span<const std::byte> frame = writer_.write_end();
-  for (int32_t rank = 1; rank < group_.size(); ++rank) {
+  for (int32_t rank = first_; rank < end_; ++rank) {
     if (!group_.send(rank, frame)) return;
   }
-  group_.end();
 }
 
 void ProcessLinks::start(const RankJob& job) {
   const std::span<const std::byte> frame = writer_.write(job);
-  for (int32_t rank = 1; rank < group_.size(); ++rank) {
+  for (int32_t rank = first_; rank < end_; ++rank) {
     // A stage may still compute the step before. The job fails at its first exchange.
     if (!group_.send(rank, frame, RankGroup::kStage)) return;
   }

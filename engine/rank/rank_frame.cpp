@@ -185,7 +185,9 @@ Expected<const RankJob*> RankFrameReader::read(const RankFrameHeader& header,
         !payload.empty()) {
       return broken("found no list of rows");
     }
-    if (!all_within<int32_t>(rows_, 0, static_cast<int32_t>(token_ids_.size()))) {
+    const int32_t end = bounds_.takes_earlier_rows ? bounds_.rank.batch.max_tokens
+                                                   : static_cast<int32_t>(token_ids_.size());
+    if (!all_within<int32_t>(rows_, 0, end)) {
       return broken("found a row that the step has not");
     }
     if (flag.front() != 0) job_.rows = rows_;

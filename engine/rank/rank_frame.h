@@ -57,6 +57,8 @@ class RankFrameReader {
     ModelRank::Bounds rank;
     int32_t vocab_size = 0;
     std::vector<KvGroupSpec> groups;  // with num_blocks
+    // Rows may be of a step before the last one, of which rank 0 has the states from another stage.
+    bool takes_earlier_rows = false;
   };
 
   explicit RankFrameReader(Bounds bounds);
