@@ -29,12 +29,12 @@ constexpr size_t kMostReason = 1000;  // bytes
 // Sent on the connection for life.
 enum class Word : uint8_t {
   kAlive = 1,
-  kLeaving = 2,  // a follower asks for the end of the group
-  kEnd = 0x5a,
-  kFailed = 0x3c,  // a reason follows, up to the end of the connection
+  kLeaving = 2,
+  kEnding = 0x5a,
+  kFailing = 0x3c,  // a reason follows, up to the end of the connection
 };
 
-std::array<std::byte, 1> bytes_of(Word word) { return {std::byte{static_cast<uint8_t>(word)}}; }
+std::string text_of(Word word) { return std::string(1, static_cast<char>(word)); }
 
 std::string name_of(int32_t rank, const GroupSocket& socket) {
   return "rank " + std::to_string(rank) + " at " + socket.peer();
@@ -61,7 +61,12 @@ std::unique_ptr<GroupSocket>& RankGroup::Member::socket(GroupPurpose purpose) {
 Expected<std::unique_ptr<RankGroup>> RankGroup::meet(const RankGroupOptions& options) {
   CHECK(options.size >= 2 && options.rank >= 0 && options.rank < options.size);
   std::unique_ptr<RankGroup> group(new RankGroup(options));
-  SLUICE_TRY_VOID(options.rank == 0 ? group->gather() : group->dial());
+  const Expected<void> met = options.rank == 0 ? group->gather() : group->dial();
+  if (!met) {
+    group->fail(met.error().message);  // those that are there have these words, too
+    return tl::unexpected(met.error());
+  }
+  group->take(LifeEvent::kMet);
   group->watcher_ =
       std::jthread([self = group.get()](const std::stop_token& stop) { self->watch(stop); });
   return group;
@@ -70,7 +75,7 @@ Expected<std::unique_ptr<RankGroup>> RankGroup::meet(const RankGroupOptions& opt
 RankGroup::~RankGroup() {
   watcher_.request_stop();
   if (watcher_.joinable()) watcher_.join();
-  if (has_failed()) await_others();
+  if (has_failed() || (has_ended() && rank() == 0)) await_others();
 }
 
 // A socket that is closed with unread bytes drops what the other end has not read.
@@ -206,7 +211,7 @@ Expected<std::unique_ptr<GroupSocket>> RankGroup::dial_one(int32_t rank,
       }
       socket = tl::unexpected(known.error());
     }
-    if (has_failed() || has_ended()) return make_error(ErrorCode::kUnavailable, why());
+    if (is_over()) return make_error(ErrorCode::kUnavailable, why());
     if (Clock::now() >= deadline) {
       return make_error(ErrorCode::kDeadlineExceeded,
                         "rank " + std::to_string(options_.rank) + ": " + name +
@@ -259,7 +264,7 @@ Expected<void> RankGroup::take_peers(int32_t count) {
   const auto deadline = Clock::now() + kPeers;
   while (!missing(peers).empty()) {
     if (auto socket = door_->accept(Clock::now() + kRedial)) welcome(std::move(socket), peers);
-    if (has_failed() || has_ended()) return make_error(ErrorCode::kUnavailable, why());
+    if (is_over()) return make_error(ErrorCode::kUnavailable, why());
     if (Clock::now() < deadline) continue;
     return make_error(ErrorCode::kDeadlineExceeded,
                       "rank " + std::to_string(rank()) + ": missing after " +
@@ -283,7 +288,7 @@ Expected<void> RankGroup::dial_peer(int32_t rank, const Address& address) {
 // From here on a failure or the end closes their connections.
 Expected<void> RankGroup::add_peers(std::vector<Member> peers) {
   const std::scoped_lock lock(mutex_);
-  if (has_failed_ || has_ended_) return make_error(ErrorCode::kUnavailable, why_);
+  if (life_.is_over()) return make_error(ErrorCode::kUnavailable, why_);
   CHECK(peers_.empty());
   peers_ = std::move(peers);
   return {};
@@ -298,7 +303,7 @@ RankGroup::Member& RankGroup::member(int32_t rank) {
 }
 
 bool RankGroup::send(int32_t rank, std::span<const std::byte> bytes, seconds within) {
-  if (has_failed()) return false;
+  if (is_over()) return false;
   Member& to = member(rank);
   const Expected<void> sent = to.data->send(bytes, Clock::now() + within);
   if (!sent) lose(to, sent.error());
@@ -306,7 +311,7 @@ bool RankGroup::send(int32_t rank, std::span<const std::byte> bytes, seconds wit
 }
 
 bool RankGroup::receive(int32_t rank, std::span<std::byte> bytes, seconds within) {
-  if (has_failed()) return false;
+  if (is_over()) return false;
   Member& from = member(rank);
   const Expected<void> got = from.data->receive(bytes, Clock::now() + within);
   if (!got) lose(from, got.error());
@@ -317,14 +322,14 @@ void RankGroup::lose(const Member& member, const Error& error) {
   // Where the peer had a reason, the other connection has it.
   const auto end = Clock::now() + kReason;
   while (error.code == ErrorCode::kUnavailable && Clock::now() < end) {
-    if (has_failed() || has_ended()) return;
+    if (is_over()) return;
     poll(nullptr, 0, 5);
   }
   fail(member.name + ": " + error.message);
 }
 
 bool RankGroup::receive_next(std::span<std::byte> bytes) {
-  if (has_failed() || has_ended()) return false;
+  if (is_over()) return false;
   Member& from = members_.front();
   const Expected<void> got = from.data->receive(bytes, GroupDeadline::max());
   if (!got) lose(from, got.error());
@@ -332,7 +337,7 @@ bool RankGroup::receive_next(std::span<std::byte> bytes) {
 }
 
 bool RankGroup::send_rows(int32_t rank, std::span<const std::byte> bytes) {
-  if (has_failed()) return false;
+  if (is_over()) return false;
   Member& to = member(rank);
   const Expected<void> sent = to.rows->send(bytes, Clock::now() + kStage);
   if (!sent) lose(to, sent.error());
@@ -348,7 +353,7 @@ bool RankGroup::receive_rows(int32_t rank, std::span<std::byte> bytes) {
 }
 
 bool RankGroup::take_rows(int32_t rank, std::span<std::byte> bytes, GroupDeadline deadline) {
-  if (has_failed() || has_ended()) return false;
+  if (is_over()) return false;
   Member& from = member(rank);
   const Expected<void> got = from.rows->receive(bytes, deadline);
   if (!got && !are_rows_closed_) lose(from, got.error());
@@ -382,7 +387,7 @@ bool RankGroup::exchange(std::span<const int32_t> others,
     nfds_t num_waits = 0;
     bool has_moved = false;
     for (Transfer& transfer : std::span(transfers).first(others.size())) {
-      if (has_failed()) return false;
+      if (is_over()) return false;
       GroupSocket& socket = *transfer.member->data;
       const Expected<size_t> sent = transfer.out.empty() ? 0 : socket.send_now(transfer.out);
       const Expected<size_t> got = transfer.in.empty() ? 0 : socket.receive_now(transfer.in);
@@ -411,36 +416,50 @@ bool RankGroup::exchange(std::span<const int32_t> others,
   }
 }
 
-void RankGroup::end() {
+void RankGroup::end() { take(LifeEvent::kEnd); }
+
+void RankGroup::fail(const std::string& why) { take(LifeEvent::kLost, why); }
+
+void RankGroup::take(LifeEvent event, const std::string& why) {
+  LifeActions actions;
   {
     const std::scoped_lock lock(mutex_);
-    if (has_failed_) return;
-    has_ended_ = true;
+    actions = take_event(life_, event);
+    if (actions.has_cause) why_ = why;
+    has_failed_ = life_.phase == GroupLife::Phase::kFailed;
+    has_ended_ = life_.phase == GroupLife::Phase::kEnded;
   }
-  for (Member& member : members_) {
-    // A follower that cannot take one byte ends by the silence.
-    if (const auto sent = member.life->send_now(bytes_of(Word::kEnd)); !sent) continue;
+  if (actions.says_failing) say_failing(why);
+  if (actions.says_ending) say(text_of(Word::kEnding));
+  if (actions.says_alive) say(text_of(Word::kAlive));
+  if (actions.says_leaving) say(text_of(Word::kLeaving));
+  if (actions.closes_data) close_data();
+  if (actions.asks_to_end) ask_nodes_to_end();
+  if (!actions.has_cause) return;
+  log_event(LogLevel::kError, "rank_group_failed", "rank", options_.rank, "reason", why);
+}
+
+// Who does not get it learns from the end of the connection, or from the silence.
+void RankGroup::say(std::string_view words) {
+  for (const Member& member : members_) {
+    if (!member.life) continue;
+    if (const auto sent = member.life->send_now(std::as_bytes(std::span(words))); !sent) continue;
   }
 }
 
-void RankGroup::fail(const std::string& why) {
-  {
-    const std::scoped_lock lock(mutex_);
-    if (has_failed_ || has_ended_) return;
-    why_ = why;
-    has_failed_ = true;
+void RankGroup::say_failing(const std::string& why) {
+  say(text_of(Word::kFailing) + why.substr(0, kMostReason));
+  for (const Member& member : members_) {
+    if (member.life) member.life->finish();
   }
-  std::string word(1, static_cast<char>(Word::kFailed));
-  word += why.substr(0, kMostReason);
+}
+
+void RankGroup::close_data() {
   for (const Member& peer : peers_) peer.data->close_now();
-  for (Member& member : members_) {
+  for (const Member& member : members_) {
     if (member.data) member.data->close_now();
     if (member.rows) member.rows->close_now();
-    if (!member.life) continue;
-    // Who does not get it learns from the end of the connection.
-    if (member.life->send_now(std::as_bytes(std::span(word)))) member.life->finish();
   }
-  log_event(LogLevel::kError, "rank_group_failed", "rank", options_.rank, "reason", why);
 }
 
 void RankGroup::fail_changed(int32_t rank, uint64_t exchange) {
@@ -474,39 +493,32 @@ std::string RankGroup::why() const {
   return why_;
 }
 
-// Takes what a member has said. False: it has gone.
-bool RankGroup::hear(Member& member, Clock::time_point& heard) {
+// Takes what a member has said, or that it has gone or says nothing.
+void RankGroup::hear(Member& member, Clock::time_point& heard) {
   std::array<std::byte, 256> words{};
   const Expected<size_t> got = member.life->receive_now(words);
-  if (!got) {
-    if (has_ended()) return false;
-    fail(member.name +
-         (member.is_failing ? ": " + member.reason : " has gone: " + got.error().message));
-    return false;
-  }
+  if (!got && member.reason) return take(LifeEvent::kFailing, member.name + ": " + *member.reason);
+  if (!got) return take(LifeEvent::kGone, member.name + " has gone: " + got.error().message);
   if (*got > 0) heard = Clock::now();
   take_words(member, std::span(words).first(*got));
-  return true;
+  if (Clock::now() - heard < kSilence) return;
+  take(LifeEvent::kSilent,
+       member.name + " has been silent for " + std::to_string(kSilence.count()) +
+           " s: it hangs, or its machine cannot be reached");
 }
 
 void RankGroup::take_words(Member& member, std::span<const std::byte> words) {
   for (const std::byte word : words) {
     const auto character = std::to_integer<uint8_t>(word);
-    if (member.is_failing) {
-      if (member.reason.size() < kMostReason) member.reason += static_cast<char>(character);
-    } else if (character == static_cast<uint8_t>(Word::kFailed)) {
-      member.is_failing = true;
+    if (member.reason) {
+      if (member.reason->size() < kMostReason) *member.reason += static_cast<char>(character);
+    } else if (character == static_cast<uint8_t>(Word::kFailing)) {
+      member.reason.emplace();
     } else if (character == static_cast<uint8_t>(Word::kLeaving)) {
       log_event(LogLevel::kInfo, "rank_leaves", "rank", member.rank);
-      ask_nodes_to_end();
-    } else if (character == static_cast<uint8_t>(Word::kEnd)) {
-      {
-        const std::scoped_lock lock(mutex_);
-        has_ended_ = true;
-      }
-      member.data->close_now();  // under whoever waits for a job
-      member.rows->close_now();
-      for (const Member& peer : peers_) peer.data->close_now();
+      take(LifeEvent::kLeaving);
+    } else if (character == static_cast<uint8_t>(Word::kEnding)) {
+      take(LifeEvent::kEnding, member.name + " ends the group, as only rank 0 may");
     }
   }
 }
@@ -514,33 +526,22 @@ void RankGroup::take_words(Member& member, std::span<const std::byte> words) {
 void RankGroup::watch(const std::stop_token& stop) {
   std::vector<Clock::time_point> heard(members_.size(), Clock::now());
   auto beat = Clock::now();
-  bool has_asked = rank() == 0;
   while (!stop.stop_requested()) {
-    if (has_failed() || has_ended()) {
+    if (is_over()) {
       poll(nullptr, 0, 50);
       continue;
     }
     if (Clock::now() >= beat) {
-      for (Member& member : members_) {
-        // If a member has gone, hear() tells why.
-        if (const auto sent = member.life->send_now(bytes_of(Word::kAlive)); !sent) continue;
-      }
+      take(LifeEvent::kBeat);
       beat = Clock::now() + kBeat;
     }
-    if (!has_asked && are_nodes_asked_to_end()) {
-      has_asked = members_.front().life->send_now(bytes_of(Word::kLeaving)).value_or(0) > 0;
-    }
+    if (are_nodes_asked_to_end()) take(LifeEvent::kLeave);
     std::array<pollfd, 8> waits{};
     for (size_t i = 0; i < members_.size(); ++i) {
       waits[i] = {.fd = members_[i].life->descriptor(), .events = POLLIN, .revents = 0};
     }
     poll(waits.data(), members_.size(), 100);
-    for (size_t i = 0; i < members_.size() && !has_failed() && !has_ended(); ++i) {
-      Member& member = members_[i];
-      if (!hear(member, heard[i]) || Clock::now() - heard[i] < kSilence) continue;
-      fail(member.name + " has been silent for " + std::to_string(kSilence.count()) +
-           " s: it hangs, or its machine cannot be reached");
-    }
+    for (size_t i = 0; i < members_.size() && !is_over(); ++i) hear(members_[i], heard[i]);
   }
 }
 

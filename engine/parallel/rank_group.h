@@ -4,7 +4,7 @@
 // results, one for rows between stages, which do not wait for the jobs of others, and one on which
 // both sides say every second that they live. A group never loses a
 // member and goes on: the first loss fails all of it, because a rank cannot be replaced within a
-// step; whoever started the processes starts them again.
+// step; whoever started the processes starts them again. group_life.h decides, this acts.
 #pragma once
 
 #include <atomic>
@@ -12,12 +12,15 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <string>
+#include <string_view>
 #include <thread>
 #include <vector>
 
 #include "engine/core/status.h"
+#include "engine/parallel/group_life.h"
 #include "engine/parallel/group_socket.h"
 
 namespace sluice {
@@ -64,8 +67,8 @@ class RankGroup {
   // used. kDeadlineExceeded: names the ranks that are missing.
   static Expected<std::unique_ptr<RankGroup>> meet(const RankGroupOptions& options);
 
-  // In order if `end()` was called on rank 0, else the others take it for a loss. After a failure
-  // it waits for at most a second until they have its reason.
+  // In order if `end()` was called on rank 0, else the others take it for a loss. After that or a
+  // failure it waits for at most a second until they have its last words.
   ~RankGroup();
   RankGroup(const RankGroup&) = delete;
   RankGroup& operator=(const RankGroup&) = delete;
@@ -113,7 +116,7 @@ class RankGroup {
                 std::span<const std::span<std::byte>> parts,
                 std::chrono::seconds within = kExchange);
 
-  // Rank 0: the followers end in order.
+  // Rank 0: the followers end in order, whatever they compute.
   void end();
 
   [[nodiscard]] bool has_ended() const { return has_ended_.load(); }
@@ -131,6 +134,9 @@ class RankGroup {
 
   [[nodiscard]] bool has_failed() const { return has_failed_.load(); }
 
+  // Failed or ended: nothing is exchanged any more.
+  [[nodiscard]] bool is_over() const { return has_failed() || has_ended(); }
+
   [[nodiscard]] std::string why() const;
 
  private:
@@ -139,10 +145,8 @@ class RankGroup {
     std::unique_ptr<GroupSocket> data;
     std::unique_ptr<GroupSocket> life;
     std::unique_ptr<GroupSocket> rows;
-    std::string name;    // "rank 1 at 10.0.0.2:40112"
-    std::string reason;  // what it has said so far of its failure; watcher's thread
-    bool is_failing = false;
-
+    std::string name;                   // "rank 1 at 10.0.0.2:40112"
+    std::optional<std::string> reason;  // it fails: what it has said of it so far; watcher's thread
     bool is_peer = false;  // has a connection for data alone
 
     // Whether all its connections are there.
@@ -151,7 +155,9 @@ class RankGroup {
     std::unique_ptr<GroupSocket>& socket(GroupPurpose purpose);
   };
 
-  explicit RankGroup(RankGroupOptions options) : options_(std::move(options)) {}
+  explicit RankGroup(RankGroupOptions options) : options_(std::move(options)) {
+    life_.is_first = options_.rank == 0;
+  }
 
   Expected<void> gather();
   Expected<void> dial();
@@ -166,8 +172,13 @@ class RankGroup {
   bool take_rows(int32_t rank, std::span<std::byte> bytes, GroupDeadline deadline);
   // Fails because of an error of the connection for data.
   void lose(const Member& member, const Error& error);
+  // Any thread. `why`: the cause, if the event is one.
+  void take(LifeEvent event, const std::string& why = "");
+  void say(std::string_view words);
+  void say_failing(const std::string& why);
+  void close_data();
   void watch(const std::stop_token& stop);
-  bool hear(Member& member, std::chrono::steady_clock::time_point& heard);
+  void hear(Member& member, std::chrono::steady_clock::time_point& heard);
   void take_words(Member& member, std::span<const std::byte> words);
   void await_others();
 
@@ -175,11 +186,13 @@ class RankGroup {
   std::vector<Member> members_;
   std::vector<Member> peers_;  // set once, under the mutex, unless the group has failed or ended
   std::unique_ptr<GroupListener> door_;  // for peers
+  // What the life says, for all threads.
   std::atomic<bool> has_failed_ = false;
   std::atomic<bool> has_ended_ = false;
   std::atomic<bool> are_rows_closed_ = false;
   mutable std::mutex mutex_;
-  std::string why_;                               // guarded
+  GroupLife life_;  // guarded, as is the cause
+  std::string why_;
   std::jthread watcher_;                          // last: joins before the rest goes
 };
 

@@ -44,7 +44,7 @@ struct SharedCount {
     const auto begun = Clock::now();
     while (!has_reached(value) && Clock::now() - begun < kSpin) pause();
     while (!has_reached(value)) {
-      if (group.has_failed() || group.has_ended()) return false;
+      if (group.is_over()) return false;
       if (Clock::now() - begun > within) {
         group.fail("rank " + std::to_string(owner) + ": no part of a result within " +
                    std::to_string(within.count()) + " s");

@@ -91,7 +91,7 @@ class SharedRank final : public Communicator {
 
   void fail() override { group_.fail("this rank failed"); }
 
-  [[nodiscard]] bool has_failed() const override { return group_.has_failed(); }
+  [[nodiscard]] bool has_failed() const override { return group_.is_over(); }
 
  private:
   [[nodiscard]] Sign& sign(int32_t rank) const {

@@ -64,7 +64,7 @@ class StageRank : public Communicator {
 
   void fail() override { group_.fail("this rank failed"); }
 
-  [[nodiscard]] bool has_failed() const override { return group_.has_failed(); }
+  [[nodiscard]] bool has_failed() const override { return group_.is_over(); }
 
  protected:
   virtual bool give(int32_t to, std::span<const std::byte> rows) = 0;

@@ -71,7 +71,7 @@ class StreamRank final : public Communicator {
 
   void fail() override { group_.fail("this rank failed"); }
 
-  [[nodiscard]] bool has_failed() const override { return group_.has_failed(); }
+  [[nodiscard]] bool has_failed() const override { return group_.is_over(); }
 
  private:
   struct Round {

@@ -19,8 +19,6 @@ class ProcessLinks final : public RankLinks {
  public:
   // Links to the ranks [first, end) of the group, which must outlive this object.
   ProcessLinks(RankGroup& group, int32_t first, int32_t end, const InputBatch::Bounds& batch);
-  ~ProcessLinks() override;
-
   void start(const RankJob& job) override;
 
   void finish() override {}  // a frame is a copy
@@ -32,7 +30,7 @@ class ProcessLinks final : public RankLinks {
   RankFrameWriter writer_;
 };
 
-// Calls run() with rank 0's jobs until rank 0 ends them and the group in order. kUnavailable: the
+// Calls run() with rank 0's jobs until rank 0 ends the group in order. kUnavailable: the
 // group has failed, the message says why.
 Expected<void> follow_rank_0(RankGroup& group,
                              RankFrameReader reader,

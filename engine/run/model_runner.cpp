@@ -182,9 +182,9 @@ std::string ModelRunner::group_failure() const { return group_ ? group_->why() :
 
 // The destructor of a failed group waits until recorded work of every rank is gone.
 ModelRunner::~ModelRunner() {
-  const bool has_served = !links_.empty();
+  // Without links it has not served, and the others must not take that for an end in order.
+  if (group_ && !links_.empty()) group_->end();
   links_.clear();
-  if (group_ && has_served) group_->end();
   for (const auto& rank : ranks_) rank->drop_recorded();
 }
 

@@ -253,6 +253,7 @@ TEST(RankGroup, AnOrderlyEndIsNoFailure) {
   follower.join();
   EXPECT_TRUE(groups[1]->has_ended());
   EXPECT_EQ(groups[1]->why(), "");
+  groups.pop_back();  // rank 0 waits for it
 }
 
 TEST(RankGroup, AllHaveTheFirstReason) {
@@ -299,6 +300,11 @@ TEST(RankGroup, RanksThatStayAwayAreNamed) {
   EXPECT_NE(met[0].error().message.find("missing after 2 s (--rank-init-timeout): rank 1"),
             std::string::npos)
       << met[0].error().message;
+  // The one that has come learns it, too.
+  ASSERT_TRUE(met[1].has_value());
+  std::byte byte{};
+  EXPECT_FALSE((*met[1])->receive_next(std::span(&byte, 1)));
+  EXPECT_NE((*met[1])->why().find("missing after 2 s"), std::string::npos) << (*met[1])->why();
   RankGroupOptions alone = rank_options(1, 2, free_rank_port());
   alone.init_timeout_s = 1;
   const Met none = RankGroup::meet(alone);
