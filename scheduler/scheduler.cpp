@@ -247,11 +247,11 @@ int32_t Scheduler::Impl::take_blocks(size_t position, int32_t num_tokens) {
 // have waited longest and find a block.
 void Scheduler::Impl::schedule_turns() {
   decodes.clear();
-  int32_t num_all = 0;  // those whose tokens are in flight included
+  int32_t num_all = 0;  // those whose tokens or drafts are in flight included
   for (const int32_t index : running) {
     const Entry& e = entry(index);
     if (may_decode(e)) decodes.push_back(index);
-    num_all += e.schedulable() && e.decodes();
+    num_all += !e.draining() && e.decodes();
   }
   const auto part = static_cast<size_t>(ceil_div(num_all, options.steps_in_flight));
   std::ranges::sort(decodes, [this](int32_t a, int32_t b) {
@@ -277,13 +277,14 @@ void Scheduler::Impl::schedule_decodes() {
       return computes_blocks(entry(index));
     });
     schedule_turns();
-  }
-  // A preemption removes only requests after the current one.
-  for (size_t i = 0; i < running.size() && !is_disjoint(); ++i) {
-    Entry& e = running_entry(i);
-    if (computes_blocks(e)) leaders.push_back(running[i]);
-    if (!may_decode(e)) continue;
-    if (take_blocks(i, 1) == 1) record(e, 1, /*decode=*/true);
+  } else {
+    // A preemption removes only requests after the current one.
+    for (size_t i = 0; i < running.size(); ++i) {
+      Entry& e = running_entry(i);
+      if (computes_blocks(e)) leaders.push_back(running[i]);
+      if (!may_decode(e)) continue;
+      if (take_blocks(i, 1) == 1) record(e, 1, /*decode=*/true);
+    }
   }
   num_decoding = static_cast<int32_t>(output.scheduled.size());
 }

@@ -18,9 +18,9 @@ std::vector<Knob> make_node_knobs() {
           "compute",
           "processes",
           {1, 8},
-          "Processes, on one or several machines, that share the model, on the CPU: as many as "
-          "pipeline-parallel-size, or with one stage as tensor-parallel-size. The same command runs "
-          "on each, with another node-rank."),
+          "Processes, on one or several machines, that share the model, on the CPU: "
+          "pipeline-parallel-size times tensor-parallel-size, or as many as stages, whose ranks are "
+          "then threads. The same command runs on each, with another node-rank."),
       integer<&Config::pipeline_parallel_size>(
           "pipeline-parallel-size",
           "compute",

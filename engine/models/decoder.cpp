@@ -112,10 +112,14 @@ Expected<void> DecoderModel::load(const ModelOptions& options, WeightStore& weig
 }
 
 int64_t DecoderModel::max_part_bytes(const StepBounds& bounds) const {
-  if (config_.stage.count > 1) return max_stage_part_bytes(config_, bounds);
   if (config_.share.size == 1) return 0;
-  return std::max(output_.max_sent_floats(bounds), layers_.max_sent_floats(bounds)) *
-         static_cast<int64_t>(sizeof(float));
+  int64_t floats =
+      std::max(output_.max_sent_floats(bounds), layers_.max_sent_floats(bounds));
+  // The first rank of a stage gives the others what it has of another stage.
+  if (config_.stage.count > 1) {
+    floats = std::max(floats, int64_t{bounds.max_logits} * config_.hidden);
+  }
+  return floats * static_cast<int64_t>(sizeof(float));
 }
 
 void DecoderModel::bind(const StepBounds& bounds, std::span<std::byte> buffer) {

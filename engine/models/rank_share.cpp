@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/models/rank_share.h"
 
+#include <xxhash.h>
+
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -342,11 +344,25 @@ int64_t max_stage_part_bytes(const ModelConfig& config, const StepBounds& bounds
                   rows * config.hidden * static_cast<int64_t>(sizeof(float)));
 }
 
+namespace {
+
+// Compares what the ranks of a stage are about to hand on, of which only the first one's is read
+// elsewhere.
+bool agree_on_rows(const ForwardContext& context, std::span<const float> rows) {
+  uint64_t* const state = context.communicator != nullptr ? context.communicator->state() : nullptr;
+  if (state == nullptr) return true;
+  *state = XXH3_64bits_withSeed(rows.data(), rows.size_bytes(), *state);
+  return !context.communicator->all_gather({}).empty();
+}
+
+}  // namespace
+
 bool hand_rows(const ForwardContext& context,
                const ModelConfig& config,
                int32_t from,
                int32_t to,
                std::span<float> rows) {
+  if (config.stage.stage == from && !agree_on_rows(context, rows)) return false;
   if (context.stages != nullptr &&
       !pass_all(*context.stages, from, to, std::as_writable_bytes(rows))) {
     return false;

@@ -33,11 +33,11 @@ Expected<ModelConfig> share_of(const ModelConfig& whole, int32_t rank, int32_t s
 // layers that must be on one stage are not.
 Expected<void> take_stage(ModelConfig& model, int32_t stage, int32_t count);
 
-// Bytes of the largest piece that a stage passes.
+// Bytes of the largest piece that a stage passes to another one.
 int64_t max_stage_part_bytes(const ModelConfig& config, const StepBounds& bounds);
 
-// Hands rows of the stream from stage `from` to stage `to`, whose ranks all have them then. Every
-// rank of every stage calls it with as many rows. False: a rank has failed.
+// Hands rows of the stream from stage `from`, whose ranks compare them if they compare states, to
+// stage `to`, whose ranks all have them then. All call it with as many. False: a rank has failed.
 bool hand_rows(const ForwardContext& context,
                const ModelConfig& config,
                int32_t from,

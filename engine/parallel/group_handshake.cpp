@@ -96,8 +96,7 @@ Expected<void> present_claims(GroupSocket& socket,
   Challenge challenge;
   SLUICE_TRY_VOID(socket.receive(bytes_of(challenge), deadline));
   if (challenge.magic != kMagic || challenge.version != kVersion) {
-    return make_error(ErrorCode::kInvalidArgument,
-                      "what listens there is no rank 0 of this version of the program");
+    return make_error(ErrorCode::kInvalidArgument, "is no rank of this version of the program");
   }
   Hello hello;
   hello.rank = claims.rank;
@@ -110,11 +109,10 @@ Expected<void> present_claims(GroupSocket& socket,
   Verdict verdict;
   SLUICE_TRY_VOID(socket.receive(bytes_of(verdict), deadline));
   if (!are_equal(verdict.mac, mac_of(verdict, hello.nonce, secret))) {
-    return make_error(
-        ErrorCode::kUnauthenticated, "rank 0 has another --worker-secret", "worker-secret");
+    return make_error(ErrorCode::kUnauthenticated, "has another --worker-secret", "worker-secret");
   }
   if (const std::string refusal = text_of(verdict.refusal); !refusal.empty()) {
-    return make_error(ErrorCode::kInvalidArgument, "rank 0 refuses: " + refusal, "node-rank");
+    return make_error(ErrorCode::kInvalidArgument, "refuses: " + refusal, "node-rank");
   }
   return {};
 }

@@ -67,7 +67,12 @@ class Addresses {
   addrinfo* first_ = nullptr;
 };
 
-std::string name_of(const sockaddr_storage& at, socklen_t size) {
+struct Name {
+  std::string host;
+  std::string port;
+};
+
+Name name_of(const sockaddr_storage& at, socklen_t size) {
   std::array<char, NI_MAXHOST> host{};
   std::array<char, NI_MAXSERV> port{};
   getnameinfo(reinterpret_cast<const sockaddr*>(&at),
@@ -77,9 +82,7 @@ std::string name_of(const sockaddr_storage& at, socklen_t size) {
               port.data(),
               port.size(),
               NI_NUMERICHOST | NI_NUMERICSERV);
-  const std::string name(host.data());
-  const bool is_v6 = name.find(':') != std::string::npos;
-  return (is_v6 ? "[" + name + "]" : name) + ":" + port.data();
+  return {.host = host.data(), .port = port.data()};
 }
 
 }  // namespace
@@ -165,15 +168,23 @@ std::string GroupSocket::peer() const {
   sockaddr_storage at{};
   socklen_t size = sizeof(at);
   if (getpeername(fd_, reinterpret_cast<sockaddr*>(&at), &size) != 0) return "a closed connection";
-  return name_of(at, size);
+  const Name name = name_of(at, size);
+  const bool is_v6 = name.host.find(':') != std::string::npos;
+  return (is_v6 ? "[" + name.host + "]" : name.host) + ":" + name.port;
+}
+
+std::string GroupSocket::own_host() const {
+  sockaddr_storage at{};
+  socklen_t size = sizeof(at);
+  if (getsockname(fd_, reinterpret_cast<sockaddr*>(&at), &size) != 0) return "";
+  return name_of(at, size).host;
 }
 
 Expected<std::unique_ptr<GroupListener>> GroupListener::open(const std::string& host,
                                                              uint16_t port) {
   const auto refuse = [&](const std::string& why) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "--master-addr and --master-port: rank 0 cannot listen at " + host + ":" +
-                          std::to_string(port) + ": " + why,
+                      "cannot listen at " + host + ":" + std::to_string(port) + ": " + why,
                       "master-addr");
   };
   const Addresses found(host, port, true);

@@ -46,6 +46,8 @@ class GroupSocket {
 
   // Returns the address of the other end: "10.0.0.2:40112".
   [[nodiscard]] std::string peer() const;
+  // Returns the address of this end without the port: "10.0.0.3".
+  [[nodiscard]] std::string own_host() const;
 
  private:
   const int fd_;
@@ -53,7 +55,7 @@ class GroupSocket {
 
 class GroupListener {
  public:
-  // Binds a name or address. Port 0: any free one.
+  // Binds a name or address. Port 0: any free one. kInvalidArgument: why not.
   static Expected<std::unique_ptr<GroupListener>> open(const std::string& host, uint16_t port);
   ~GroupListener();
   GroupListener(const GroupListener&) = delete;

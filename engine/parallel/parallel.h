@@ -80,10 +80,13 @@ struct DeviceRank {
 using ConnectRanks = std::function<Expected<std::vector<std::unique_ptr<Communicator>>>(
     std::span<const DeviceRank> ranks)>;
 
-// What ranks in processes exchange at most.
+// What ranks in processes exchange at most; all but `part_bytes` are equal on all.
 struct ExchangeSizes {
-  int64_t part_bytes = 0;      // in a call
-  int64_t returned_bytes = 0;  // that a step hands back to rank 0; 0: there are no stages
+  int64_t part_bytes = 0;  // in a gather of a stage's ranks, which have it equal
+  int32_t num_stages = 1;  // that the processes are divided among
+  // With several stages: in a call of pass(), and what a step hands back to rank 0.
+  int64_t passed_bytes = 0;
+  int64_t returned_bytes = 0;
 };
 
 // What goes to rank 0 has room for as many steps.
@@ -94,8 +97,8 @@ struct RankGroups {
   // Returns `size` communicators, in order.
   std::function<std::vector<std::unique_ptr<Communicator>>(int32_t size)> on_cpu;
   std::function<Expected<ConnectRanks>()> on_devices;
-  // Returns what rank 0 uses instead of its end of an exchange with other processes; null: that
-  // itself.
+  // Returns what rank 0 uses instead of its end of the ranks of its stage in other processes, or of
+  // the other stages; null: that itself.
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> around_nodes = {};
   // Steps in flight over stages in other processes, at most most_steps_in_flight(); none: as many
   // as there are stages.

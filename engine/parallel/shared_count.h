@@ -34,17 +34,17 @@ struct SharedCount {
   }
 
   // Waits until rank `owner` of the group has set this value or a later one. False: the group has
-  // failed.
+  // failed or ended.
   bool await(uint32_t value, RankGroup& group, int32_t owner, std::chrono::seconds within) {
     using Clock = std::chrono::steady_clock;
     // A part usually comes within the time that sleeping would take.
     constexpr auto kSpin = std::chrono::microseconds(50);
-    // How soon a sleeper sees that the group has failed.
+    // How soon a sleeper sees that the group has failed or ended.
     constexpr timespec kNap = {.tv_sec = 0, .tv_nsec = 20'000'000};
     const auto begun = Clock::now();
     while (!has_reached(value) && Clock::now() - begun < kSpin) pause();
     while (!has_reached(value)) {
-      if (group.has_failed()) return false;
+      if (group.is_over()) return false;
       if (Clock::now() - begun > within) {
         group.fail("rank " + std::to_string(owner) + ": no part of a result within " +
                    std::to_string(within.count()) + " s");

@@ -15,8 +15,6 @@
 namespace sluice {
 namespace {
 
-constexpr int32_t kMostRanks = 8;
-constexpr int64_t kPageBytes = 4096;
 constexpr int64_t kSlots = 2;  // of a rank, used in turn
 
 // Size, hash and rank's state of a part in a slot.
@@ -39,14 +37,20 @@ int64_t slot_bytes(int64_t part_bytes) { return align_up(part_bytes, kPageBytes)
 
 class SharedRank final : public Communicator {
  public:
-  SharedRank(RankGroup& group, std::unique_ptr<SharedSegment> segment, int64_t part_bytes)
-      : group_(group), segment_(std::move(segment)), slot_bytes_(slot_bytes(part_bytes)) {
+  SharedRank(RankGroup& group,
+             const RankTeam& team,
+             std::unique_ptr<SharedSegment> segment,
+             int64_t part_bytes)
+      : group_(group),
+        team_(team),
+        segment_(std::move(segment)),
+        slot_bytes_(slot_bytes(part_bytes)) {
     CHECK_LE(shared_rank_bytes(size(), part_bytes), static_cast<int64_t>(segment_->bytes().size()));
   }
 
-  [[nodiscard]] int32_t rank() const override { return group_.rank(); }
+  [[nodiscard]] int32_t rank() const override { return team_.index(group_.rank()); }
 
-  [[nodiscard]] int32_t size() const override { return group_.size(); }
+  [[nodiscard]] int32_t size() const override { return team_.size; }
 
   // A rank writes to a slot again when all have begun the call after that in which they read it.
   std::span<const std::byte* const> all_gather(std::span<const std::byte> part) override {
@@ -67,18 +71,19 @@ class SharedRank final : public Communicator {
       parts_[index] = other == rank() ? part.data() : slot_of(other, slot);
       states[index] = state_;
       if (other == rank()) continue;
-      if (!sign(other).calls.await(number_, group_, other, RankGroup::kExchange)) return {};
+      const int32_t name = team_.rank(other);
+      if (!sign(other).calls.await(number_, group_, name, team_.within)) return {};
       // A rank cannot be two calls ahead of one that has not begun the first.
       const uint32_t seen = sign(other).calls.number.load(std::memory_order_relaxed);
       if (seen - number_ > 1) {
-        fail_stray(other);
+        group_.fail_stray(name, number_);
         return {};
       }
       if (!check(other, slot_of(other, slot), part.size())) return {};
       states[index] = sign(other).parts[slot].state.load(std::memory_order_relaxed);
     }
     const auto count = static_cast<size_t>(size());
-    if (!group_.agree(std::span(states).first(count), number_)) return {};
+    if (!group_.agree(team_, std::span(states).first(count), number_)) return {};
     return std::span(parts_).first(count);
   }
 
@@ -86,7 +91,7 @@ class SharedRank final : public Communicator {
 
   void fail() override { group_.fail("this rank failed"); }
 
-  [[nodiscard]] bool has_failed() const override { return group_.has_failed(); }
+  [[nodiscard]] bool has_failed() const override { return group_.is_over(); }
 
  private:
   [[nodiscard]] Sign& sign(int32_t rank) const {
@@ -105,19 +110,17 @@ class SharedRank final : public Communicator {
   // Whether a part that is there is the one of this call, and as it was written.
   bool check(int32_t other, const std::byte* bytes, size_t size) {
     const PartSign& found = sign(other).parts[number_ % kSlots];
-    if (found.bytes.load(std::memory_order_relaxed) != size) return fail_stray(other);
+    if (found.bytes.load(std::memory_order_relaxed) != size) {
+      group_.fail_stray(team_.rank(other), number_);
+      return false;
+    }
     if (found.hash.load(std::memory_order_relaxed) == hash_of({bytes, size})) return true;
-    group_.fail_changed(other, number_);
-    return false;
-  }
-
-  bool fail_stray(int32_t other) {
-    group_.fail("rank " + std::to_string(other) + ": its part of exchange " +
-                std::to_string(number_) + " is of another exchange");
+    group_.fail_changed(team_.rank(other), number_);
     return false;
   }
 
   RankGroup& group_;
+  const RankTeam team_;
   const std::unique_ptr<SharedSegment> segment_;
   const int64_t slot_bytes_;
   std::array<const std::byte*, kMostRanks> parts_{};
@@ -132,9 +135,10 @@ int64_t shared_rank_bytes(int32_t size, int64_t part_bytes) {
 }
 
 std::unique_ptr<Communicator> make_shared_rank(RankGroup& group,
+                                               const RankTeam& team,
                                                std::unique_ptr<SharedSegment> segment,
                                                int64_t part_bytes) {
-  return std::make_unique<SharedRank>(group, std::move(segment), part_bytes);
+  return std::make_unique<SharedRank>(group, team, std::move(segment), part_bytes);
 }
 
 }  // namespace sluice

@@ -15,13 +15,15 @@
 namespace sluice {
 
 class RankGroup;
+struct RankTeam;
 
 // Bytes of a segment for parts of at most `part_bytes`.
 int64_t shared_rank_bytes(int32_t size, int64_t part_bytes);
 
-// The endpoint of the group's own rank on such a segment, equal on all ranks. The group must
-// outlive it.
+// The endpoint of the group's own rank, of this team, on such a segment that all the team has. The
+// group must outlive it.
 std::unique_ptr<Communicator> make_shared_rank(RankGroup& group,
+                                               const RankTeam& team,
                                                std::unique_ptr<SharedSegment> segment,
                                                int64_t part_bytes);
 

@@ -16,6 +16,10 @@
 
 namespace sluice {
 
+// Ranks that a segment has room for in the page at its begin, where each has its counts.
+inline constexpr int32_t kMostRanks = 8;
+inline constexpr int64_t kPageBytes = 4096;
+
 class SharedSegment {
  public:
   // What lets a process take the segment; plain bytes.

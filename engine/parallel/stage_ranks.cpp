@@ -21,8 +21,6 @@
 namespace sluice {
 namespace {
 
-constexpr int32_t kMostRanks = 8;
-constexpr int64_t kPageBytes = 4096;
 constexpr uint32_t kSlots = 2;  // of a border that does not end at rank 0
 
 // In front of the rows of a call.
@@ -47,11 +45,11 @@ RowsHeader header_of(std::span<const std::byte> rows, uint64_t number) {
 // What both carriers have in common: who gives and who takes.
 class StageRank : public Communicator {
  public:
-  explicit StageRank(RankGroup& group) : group_(group) {}
+  StageRank(RankGroup& group, const RankTeam& team) : group_(group), team_(team) {}
 
-  [[nodiscard]] int32_t rank() const override { return group_.rank(); }
+  [[nodiscard]] int32_t rank() const override { return team_.index(group_.rank()); }
 
-  [[nodiscard]] int32_t size() const override { return group_.size(); }
+  [[nodiscard]] int32_t size() const override { return team_.size; }
 
   std::span<const std::byte* const> all_gather(std::span<const std::byte>) override {
     SLUICE_UNREACHABLE("stages gather nothing");
@@ -66,7 +64,7 @@ class StageRank : public Communicator {
 
   void fail() override { group_.fail("this rank failed"); }
 
-  [[nodiscard]] bool has_failed() const override { return group_.has_failed(); }
+  [[nodiscard]] bool has_failed() const override { return group_.is_over(); }
 
  protected:
   virtual bool give(int32_t to, std::span<const std::byte> rows) = 0;
@@ -76,17 +74,22 @@ class StageRank : public Communicator {
   bool check(int32_t from, std::span<const std::byte> rows, const RowsHeader& header) {
     if (header.bytes != rows.size()) return fail_stray(from);
     if (header.hash == hash_of(rows, num_taken_)) return true;
-    group_.fail_changed(from, num_taken_);
+    group_.fail_changed(team_.rank(from), num_taken_);
     return false;
   }
 
+  // A stage, as the group calls its rank.
+  [[nodiscard]] std::string name_of(int32_t stage) const {
+    return "rank " + std::to_string(team_.rank(stage));
+  }
+
   bool fail_stray(int32_t from) {
-    group_.fail("rank " + std::to_string(from) + ": its part of exchange " +
-                std::to_string(num_taken_) + " is of another exchange");
+    group_.fail_stray(team_.rank(from), num_taken_);
     return false;
   }
 
   RankGroup& group_;
+  const RankTeam team_;
   uint64_t num_given_ = 0;
   uint64_t num_taken_ = 0;
 };
@@ -100,31 +103,35 @@ struct alignas(128) Border {
 static_assert(sizeof(Border) * kMostRanks <= kPageBytes);
 
 int64_t slot_bytes(const ExchangeSizes& sizes) {
-  return align_up(static_cast<int64_t>(sizeof(RowsHeader)) + sizes.part_bytes, kPageBytes);
+  return align_up(static_cast<int64_t>(sizeof(RowsHeader)) + sizes.passed_bytes, kPageBytes);
 }
 
 // What a last stage hands back in steps that rank 0 has begun and not awaited has room, so that it
 // never waits for rank 0, which may wait for it.
-uint32_t slots_of(int32_t border, int32_t size, const ExchangeSizes& sizes) {
-  if (border + 1 < size) return kSlots;
-  const int64_t calls = std::max<int64_t>(ceil_div(sizes.returned_bytes, sizes.part_bytes), 1);
-  return std::bit_ceil(static_cast<uint32_t>(calls * most_steps_in_flight(size)));
+uint32_t slots_of(int32_t border, const ExchangeSizes& sizes) {
+  if (border + 1 < sizes.num_stages) return kSlots;
+  const int64_t calls = std::max<int64_t>(ceil_div(sizes.returned_bytes, sizes.passed_bytes), 1);
+  return std::bit_ceil(static_cast<uint32_t>(calls * most_steps_in_flight(sizes.num_stages)));
 }
 
 class SharedStage final : public StageRank {
  public:
-  SharedStage(RankGroup& group, std::unique_ptr<SharedSegment> segment, const ExchangeSizes& sizes)
-      : StageRank(group), segment_(std::move(segment)), sizes_(sizes) {
-    CHECK_LE(shared_stage_bytes(size(), sizes), static_cast<int64_t>(segment_->bytes().size()));
+  SharedStage(RankGroup& group,
+              const RankTeam& team,
+              std::unique_ptr<SharedSegment> segment,
+              const ExchangeSizes& sizes)
+      : StageRank(group, team), segment_(std::move(segment)), sizes_(sizes) {
+    CHECK_EQ(team.size, sizes.num_stages);
+    CHECK_LE(shared_stage_bytes(sizes), static_cast<int64_t>(segment_->bytes().size()));
   }
 
  protected:
   bool give(int32_t to, std::span<const std::byte> rows) override {
-    CHECK_LE(static_cast<int64_t>(rows.size()), sizes_.part_bytes);
+    CHECK_LE(static_cast<int64_t>(rows.size()), sizes_.passed_bytes);
     Border& own = border(rank());
     const auto next = static_cast<uint32_t>(++num_given_);
-    const uint32_t oldest = next - slots_of(rank(), size(), sizes_);
-    if (!own.taken.await(oldest, group_, to, RankGroup::kStage)) return false;
+    const uint32_t oldest = next - slots_of(rank(), sizes_);
+    if (!own.taken.await(oldest, group_, team_.rank(to), RankGroup::kStage)) return false;
     const RowsHeader header = header_of(rows, num_given_);
     std::byte* const slot = slot_of(rank(), next);
     std::memcpy(slot, &header, sizeof(header));
@@ -134,12 +141,12 @@ class SharedStage final : public StageRank {
   }
 
   bool take(int32_t from, std::span<std::byte> rows) override {
-    CHECK_LE(static_cast<int64_t>(rows.size()), sizes_.part_bytes);
+    CHECK_LE(static_cast<int64_t>(rows.size()), sizes_.passed_bytes);
     Border& other = border(from);
     const auto next = static_cast<uint32_t>(++num_taken_);
-    if (!other.given.await(next, group_, from, RankGroup::kStage)) return false;
+    if (!other.given.await(next, group_, team_.rank(from), RankGroup::kStage)) return false;
     const uint32_t ahead = other.given.number.load(std::memory_order_relaxed) - next;
-    if (ahead >= slots_of(from, size(), sizes_)) return fail_stray(from);
+    if (ahead >= slots_of(from, sizes_)) return fail_stray(from);
     const std::byte* const slot = slot_of(from, next);
     RowsHeader header;
     std::memcpy(&header, slot, sizeof(header));
@@ -155,7 +162,7 @@ class SharedStage final : public StageRank {
   }
 
   [[nodiscard]] std::byte* slot_of(int32_t from, uint32_t number) const {
-    const int64_t slot = from * int64_t{kSlots} + number % slots_of(from, size(), sizes_);
+    const int64_t slot = from * int64_t{kSlots} + number % slots_of(from, sizes_);
     return segment_->bytes().data() + kPageBytes + slot * slot_bytes(sizes_);
   }
 
@@ -166,7 +173,7 @@ class SharedStage final : public StageRank {
 // Rank 0 is the hub: the other ranks have no connections with each other.
 class StreamStage final : public StageRank {
  public:
-  explicit StreamStage(RankGroup& group) : StageRank(group) {
+  StreamStage(RankGroup& group, const RankTeam& team) : StageRank(group, team) {
     if (rank() != 0) return;
     for (int32_t from = 1; from < size(); ++from) {
       readers_.emplace_back([this, from] {
@@ -189,14 +196,16 @@ class StreamStage final : public StageRank {
     given_.resize(sizeof(header) + rows.size());
     std::memcpy(given_.data(), &header, sizeof(header));
     std::memcpy(given_.data() + sizeof(header), rows.data(), rows.size());
-    return group_.send_rows(rank() == 0 ? to : 0, given_);
+    return group_.send_rows(rank() == 0 ? team_.rank(to) : 0, given_);
   }
 
   bool take(int32_t from, std::span<std::byte> rows) override {
     ++num_taken_;
     RowsHeader header;
     if (rank() != 0) {
-      if (!group_.next_rows(0, std::as_writable_bytes(std::span(&header, 1)))) return false;
+      const auto deadline = std::chrono::steady_clock::now() + RankGroup::kStage;
+      const auto bytes = std::as_writable_bytes(std::span(&header, 1));
+      if (!group_.next_rows(0, bytes, deadline)) return false;
       if (header.bytes != rows.size()) return fail_stray(from);
       return group_.receive_rows(0, rows) && check(from, rows, header);
     }
@@ -204,7 +213,7 @@ class StreamStage final : public StageRank {
     const bool is_there = changed_.wait_for(
         lock, RankGroup::kStage, [this] { return !arrived_.empty() || has_ended_; });
     if (arrived_.empty()) {
-      if (!is_there) group_.fail("rank " + std::to_string(from) + ": no rows of a step");
+      if (!is_there) group_.fail(name_of(from) + ": no rows of a step");
       return false;
     }
     std::vector<std::byte> oldest = std::move(arrived_.front());
@@ -224,17 +233,20 @@ class StreamStage final : public StageRank {
   // Takes what that rank gives until its connection ends.
   void bring(int32_t from) {
     const int32_t to = (from + 1) % size();
+    const int32_t name = team_.rank(from);
     std::vector<std::byte> rows;
     for (RowsHeader header;;) {
-      if (!group_.next_rows(from, std::as_writable_bytes(std::span(&header, 1)))) return;
+      // Between steps nothing comes, however long.
+      const auto bytes = std::as_writable_bytes(std::span(&header, 1));
+      if (!group_.next_rows(name, bytes, GroupDeadline::max())) return;
       if (!header.is_whole() || header.bytes > static_cast<uint64_t>(kPassBytes)) {
-        return group_.fail("rank " + std::to_string(from) + ": its rows are not what it sent");
+        return group_.fail(name_of(from) + ": its rows are not what it sent");
       }
       rows.resize(sizeof(header) + static_cast<size_t>(header.bytes));
       std::memcpy(rows.data(), &header, sizeof(header));
-      if (!group_.receive_rows(from, std::span(rows).subspan(sizeof(header)))) return;
+      if (!group_.receive_rows(name, std::span(rows).subspan(sizeof(header)))) return;
       if (to != 0) {
-        if (!group_.send_rows(to, rows)) return;
+        if (!group_.send_rows(team_.rank(to), rows)) return;
         continue;
       }
       const std::scoped_lock lock(mutex_);
@@ -259,24 +271,21 @@ class StreamStage final : public StageRank {
 
 }  // namespace
 
-int64_t shared_stage_bytes(int32_t size, const ExchangeSizes& sizes) {
-  const int64_t slots = (size - 1) * int64_t{kSlots} + slots_of(size - 1, size, sizes);
+int64_t shared_stage_bytes(const ExchangeSizes& sizes) {
+  const int32_t last = sizes.num_stages - 1;
+  const int64_t slots = last * int64_t{kSlots} + slots_of(last, sizes);
   return kPageBytes + slots * slot_bytes(sizes);
 }
 
-// What is given, and what rank 0 may hold.
-int64_t stream_stage_bytes(int32_t size, const ExchangeSizes& sizes) {
-  return (1 + int64_t{slots_of(size - 1, size, sizes)}) * slot_bytes(sizes);
-}
-
 std::unique_ptr<Communicator> make_shared_stage(RankGroup& group,
+                                                const RankTeam& team,
                                                 std::unique_ptr<SharedSegment> segment,
                                                 const ExchangeSizes& sizes) {
-  return std::make_unique<SharedStage>(group, std::move(segment), sizes);
+  return std::make_unique<SharedStage>(group, team, std::move(segment), sizes);
 }
 
-std::unique_ptr<Communicator> make_stream_stage(RankGroup& group) {
-  return std::make_unique<StreamStage>(group);
+std::unique_ptr<Communicator> make_stream_stage(RankGroup& group, const RankTeam& team) {
+  return std::make_unique<StreamStage>(group, team);
 }
 
 }  // namespace sluice

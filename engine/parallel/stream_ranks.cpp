@@ -12,11 +12,11 @@
 #include "engine/core/status.h"
 #include "engine/core/types.h"
 #include "engine/parallel/rank_group.h"
+#include "engine/parallel/shared_segment.h"
 
 namespace sluice {
 namespace {
 
-constexpr size_t kMostRanks = 8;
 constexpr size_t kRounds = 2;
 
 // Follows each part.
@@ -33,20 +33,21 @@ size_t room_of(size_t part_bytes) {
 // Calls fill two sets of buffers in turn, as Communicator promises.
 class StreamRank final : public Communicator {
  public:
-  explicit StreamRank(RankGroup& group) : group_(group) {
-    for (int32_t other = 0; other < group.size(); ++other) {
-      if (other != group.rank()) others_.push_back(other);
+  StreamRank(RankGroup& group, const RankTeam& team) : group_(group), team_(team) {
+    for (int32_t other = 0; other < size(); ++other) {
+      if (other != rank()) others_.push_back(other);
     }
-    if (group.rank() == 0) {
+    if (rank() == 0) {
       neighbours_ = others_;
     } else {
       neighbours_ = {0};
     }
+    for (const int32_t other : neighbours_) names_.push_back(team.rank(other));
   }
 
-  [[nodiscard]] int32_t rank() const override { return group_.rank(); }
+  [[nodiscard]] int32_t rank() const override { return team_.index(group_.rank()); }
 
-  [[nodiscard]] int32_t size() const override { return group_.size(); }
+  [[nodiscard]] int32_t size() const override { return team_.size; }
 
   std::span<const std::byte* const> all_gather(std::span<const std::byte> part) override {
     if (has_failed()) return {};
@@ -70,7 +71,7 @@ class StreamRank final : public Communicator {
 
   void fail() override { group_.fail("this rank failed"); }
 
-  [[nodiscard]] bool has_failed() const override { return group_.has_failed(); }
+  [[nodiscard]] bool has_failed() const override { return group_.is_over(); }
 
  private:
   struct Round {
@@ -96,7 +97,7 @@ class StreamRank final : public Communicator {
     uint64_t hash = 0;
     std::memcpy(&hash, part.data() + part.size() - sizeof(hash), sizeof(hash));
     if (hash == hash_of(part)) return true;
-    group_.fail_changed(rank, number_);
+    group_.fail_changed(team_.rank(rank), number_);
     return false;
   }
 
@@ -104,19 +105,20 @@ class StreamRank final : public Communicator {
   bool move(const Of& of) {
     std::array<std::span<std::byte>, kMostRanks> parts;
     for (size_t i = 0; i < neighbours_.size(); ++i) parts[i] = of(neighbours_[i]);
-    if (!group_.exchange(neighbours_, of(rank()), std::span(parts).first(neighbours_.size()))) {
+    const auto all = std::span(parts).first(neighbours_.size());
+    if (!group_.exchange(names_, of(rank()), all, team_.within)) {
       return false;
     }
-    // Rank 0 hands on what followers cannot get from each other.
+    // The first one hands on what the others cannot get from each other.
     for (const int32_t to : others_) {
       for (const int32_t of_rank : others_) {
         if (to == of_rank || of_rank == 0 || to == 0) continue;
-        if (rank() == 0 && !group_.send(to, of(of_rank))) return false;
+        if (rank() == 0 && !group_.send(team_.rank(to), of(of_rank), team_.within)) return false;
       }
     }
     if (rank() == 0) return true;
     for (const int32_t of_rank : others_) {
-      if (of_rank != 0 && !group_.receive(0, of(of_rank))) return false;
+      if (of_rank != 0 && !group_.receive(team_.first, of(of_rank), team_.within)) return false;
     }
     return true;
   }
@@ -131,12 +133,14 @@ class StreamRank final : public Communicator {
       states[static_cast<size_t>(rank)] = trailer.state;
       if (!is_whole(rank, part)) return false;
     }
-    return group_.agree(std::span(states).first(static_cast<size_t>(size())), number_);
+    return group_.agree(team_, std::span(states).first(static_cast<size_t>(size())), number_);
   }
 
   RankGroup& group_;
-  std::vector<int32_t> others_;      // ascending
-  std::vector<int32_t> neighbours_;  // ranks with a connection to this one
+  const RankTeam team_;
+  std::vector<int32_t> others_;      // in the team, ascending
+  std::vector<int32_t> neighbours_;  // those with a connection to this one
+  std::vector<int32_t> names_;       // the same in the group
   std::array<Round, kRounds> rounds_;
   uint64_t number_ = 0;
   uint64_t state_ = 0;
@@ -148,8 +152,8 @@ int64_t stream_rank_bytes(int32_t size, int64_t part_bytes) {
   return static_cast<int64_t>(kRounds * room_of(static_cast<size_t>(part_bytes))) * size;
 }
 
-std::unique_ptr<Communicator> make_stream_rank(RankGroup& group) {
-  return std::make_unique<StreamRank>(group);
+std::unique_ptr<Communicator> make_stream_rank(RankGroup& group, const RankTeam& team) {
+  return std::make_unique<StreamRank>(group, team);
 }
 
 }  // namespace sluice

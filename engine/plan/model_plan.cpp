@@ -68,6 +68,10 @@ LocalRanks local_ranks(const Config& config) {
   return {.first = config.node_rank * count, .count = count, .at_once = std::min(count, of_stage)};
 }
 
+int32_t num_node_stages(const Config& config) {
+  return config.nnodes > 1 ? config.pipeline_parallel_size : 1;
+}
+
 Expected<ModelConfig> model_of_rank(const ModelConfig& whole, const Config& config, int32_t rank) {
   const int32_t of_stage = config.tensor_parallel_size;
   ModelConfig own = whole;
@@ -187,7 +191,7 @@ int64_t proposer_bytes(const Config& config, int32_t max_length) {
 
 // Bytes in which a process receives the parts of ranks in others.
 int64_t exchange_bytes(const Config& config, const ExchangeSizes& sizes) {
-  return config.nnodes == 1 ? 0 : rank_transport_bytes(config.nnodes, sizes);
+  return config.nnodes == 1 ? 0 : rank_transport_bytes(config.node_rank, config.nnodes, sizes);
 }
 
 FixedMemory fixed_memory(const Config& config,
@@ -247,12 +251,17 @@ Expected<void> check_counts(const Config& config) {
   }
   if (config.nnodes == 1) return {};
   const std::string nodes = std::to_string(config.nnodes);
-  if (config.pipeline_parallel_size > 1 && config.pipeline_parallel_size != config.nnodes) {
-    return wrong_number("pipeline-parallel-size",
-                        config.pipeline_parallel_size,
-                        "expected --nnodes, " + nodes + ": each node has one stage");
+  const int32_t stages = config.pipeline_parallel_size;
+  const int32_t of_stage = config.tensor_parallel_size;
+  if (stages > 1 && stages != config.nnodes && stages * of_stage != config.nnodes) {
+    std::string rule = "expected --nnodes, " + nodes + ": each node has one stage";
+    if (of_stage > 1) {
+      rule += "; or --nnodes " + std::to_string(stages * of_stage) + ": each has one of the " +
+              std::to_string(of_stage) + " ranks of a stage";
+    }
+    return wrong_number("pipeline-parallel-size", stages, rule);
   }
-  if (config.pipeline_parallel_size == 1 && config.tensor_parallel_size != config.nnodes) {
+  if (stages == 1 && of_stage != config.nnodes) {
     return wrong_number("tensor-parallel-size",
                         config.tensor_parallel_size,
                         "expected --nnodes, " + nodes + ": each node has one rank");
@@ -427,8 +436,9 @@ Expected<RankShapes> shape_ranks(const Config& config,
     // Other stages have the same heads.
     if (i < local.at_once) add_heads(ranks.layouts, shapes.model->layer_groups(kv_dtype), add);
     const ExchangeSizes sizes = ModelRank::exchange_sizes(*shapes.model, planned.bounds);
-    ranks.exchange = {std::max(ranks.exchange.part_bytes, sizes.part_bytes),
-                      std::max(ranks.exchange.returned_bytes, sizes.returned_bytes)};
+    const int64_t part_bytes = std::max(ranks.exchange.part_bytes, sizes.part_bytes);
+    ranks.exchange = sizes;
+    ranks.exchange.part_bytes = part_bytes;
     planned.largest.add(shapes.store->largest());
   }
   if (config.pipeline_parallel_size > 1) {
@@ -457,13 +467,14 @@ void plan_stage(const Config& config,
   const std::string stages = std::to_string(config.pipeline_parallel_size) + " stages";
   ModelConfig own = model;
   const bool is_one = config.nnodes > 1;
-  if (!is_one || !take_stage(own, config.node_rank, config.pipeline_parallel_size)) {
+  const int32_t stage = local_ranks(config).first / config.tensor_parallel_size;
+  if (!is_one || !take_stage(own, stage, config.pipeline_parallel_size)) {
     plan.layers = "all of " + stages;
     return;
   }
   plan.layers = std::to_string(own.first_layer()) + " to " + std::to_string(own.end_layer() - 1) +
-                " of " + std::to_string(own.num_layers) + ", stage " +
-                std::to_string(config.node_rank) + " of " + stages;
+                " of " + std::to_string(own.num_layers) + ", stage " + std::to_string(stage) +
+                " of " + stages;
 }
 
 }  // namespace

@@ -55,6 +55,8 @@ struct LocalRanks {
 };
 
 LocalRanks local_ranks(const Config& config);
+// Stages that nodes are divided among; 1: all have all layers.
+int32_t num_node_stages(const Config& config);
 
 // The part of a model that a rank runs. kUnsupported: it does not divide.
 Expected<ModelConfig> model_of_rank(const ModelConfig& whole, const Config& config, int32_t rank);

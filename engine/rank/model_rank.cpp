@@ -9,6 +9,7 @@
 #include <utility>
 
 #include "engine/core/log.h"
+#include "engine/models/rank_share.h"
 #include "engine/rank/decode_buckets.h"
 #include "kernels/gemm.h"
 #include "kernels/sampling.h"
@@ -90,8 +91,11 @@ int64_t ModelRank::part_bytes(const Model& model, const StepBounds& step) {
 ExchangeSizes ModelRank::exchange_sizes(const Model& model, const StepBounds& step) {
   const ModelConfig& config = model.config();
   const int64_t row = config.hidden * static_cast<int64_t>(sizeof(float));
-  return {.part_bytes = part_bytes(model, step),
-          .returned_bytes = config.stage.count > 1 ? step.max_logits * row : 0};
+  ExchangeSizes sizes = {.part_bytes = part_bytes(model, step), .num_stages = config.stage.count};
+  if (sizes.num_stages == 1) return sizes;
+  sizes.passed_bytes = max_stage_part_bytes(config, step);
+  sizes.returned_bytes = step.max_logits * row;
+  return sizes;
 }
 
 int64_t ModelRank::pinned_bytes(const Bounds& bounds) { return DeviceBatch::bytes(bounds.batch); }

@@ -5,20 +5,15 @@
 
 namespace sluice {
 
-ProcessLinks::ProcessLinks(RankGroup& group, const InputBatch::Bounds& batch)
-    : group_(group), writer_(batch) {}
-
-ProcessLinks::~ProcessLinks() {
-  const std::span<const std::byte> frame = writer_.write_end();
-  for (int32_t rank = 1; rank < group_.size(); ++rank) {
-    if (!group_.send(rank, frame)) return;
-  }
-  group_.end();
-}
+ProcessLinks::ProcessLinks(RankGroup& group,
+                           int32_t first,
+                           int32_t end,
+                           const InputBatch::Bounds& batch)
+    : group_(group), first_(first), end_(end), writer_(batch) {}
 
 void ProcessLinks::start(const RankJob& job) {
   const std::span<const std::byte> frame = writer_.write(job);
-  for (int32_t rank = 1; rank < group_.size(); ++rank) {
+  for (int32_t rank = first_; rank < end_; ++rank) {
     // A stage may still compute the step before. The job fails at its first exchange.
     if (!group_.send(rank, frame, RankGroup::kStage)) return;
   }
@@ -32,10 +27,6 @@ Expected<void> follow_rank_0(RankGroup& group,
   const auto next = [&]() -> Expected<bool> {
     if (!group.receive_next(std::as_writable_bytes(std::span(&header, 1)))) return false;
     SLUICE_TRY_VOID(reader.check(header));
-    if (header.kind == RankFrameHeader::kEnd) {
-      group.end();
-      return false;
-    }
     payload.resize(static_cast<size_t>(header.bytes));
     if (!group.receive(0, payload)) return false;
     SLUICE_TRY(const RankJob* const job, reader.read(header, payload));

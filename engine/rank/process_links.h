@@ -4,6 +4,7 @@
 // (stream_ranks.h) alone.
 #pragma once
 
+#include <cstdint>
 #include <functional>
 #include <memory>
 
@@ -16,21 +17,21 @@ class RankGroup;
 
 class ProcessLinks final : public RankLinks {
  public:
-  // The group must outlive this object. Its end is the group's orderly end.
-  ProcessLinks(RankGroup& group, const InputBatch::Bounds& batch);
-  ~ProcessLinks() override;
-
+  // Links to the ranks [first, end) of the group, which must outlive this object.
+  ProcessLinks(RankGroup& group, int32_t first, int32_t end, const InputBatch::Bounds& batch);
   void start(const RankJob& job) override;
 
   void finish() override {}  // a frame is a copy
 
  private:
   RankGroup& group_;
+  const int32_t first_;
+  const int32_t end_;
   RankFrameWriter writer_;
 };
 
-// Calls run() with rank 0's jobs until rank 0 ends the group in order. kUnavailable: the group has
-// failed, the message says why.
+// Calls run() with rank 0's jobs until rank 0 ends the group in order. kUnavailable: the
+// group has failed, the message says why.
 Expected<void> follow_rank_0(RankGroup& group,
                              RankFrameReader reader,
                              const std::function<void(const RankJob&)>& run);

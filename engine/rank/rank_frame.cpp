@@ -96,11 +96,6 @@ std::span<const std::byte> RankFrameWriter::write(const RankJob& job) {
   return seal(static_cast<uint32_t>(job.kind));
 }
 
-std::span<const std::byte> RankFrameWriter::write_end() {
-  bytes_.resize(sizeof(RankFrameHeader));
-  return seal(RankFrameHeader::kEnd);
-}
-
 std::span<const std::byte> RankFrameWriter::seal(uint32_t kind) {
   RankFrameHeader header;
   header.kind = kind;
@@ -158,8 +153,7 @@ Expected<void> RankFrameReader::check(const RankFrameHeader& header) const {
     return broken("found number " + std::to_string(header.number) + ", expected " +
                   std::to_string(number_ + 1));
   }
-  if (header.kind > static_cast<uint32_t>(RankJob::Kind::kStates) &&
-      header.kind != RankFrameHeader::kEnd) {
+  if (header.kind > static_cast<uint32_t>(RankJob::Kind::kStates)) {
     return broken("found kind " + std::to_string(header.kind));
   }
   if (header.bytes > max_bytes_) {
@@ -185,7 +179,9 @@ Expected<const RankJob*> RankFrameReader::read(const RankFrameHeader& header,
         !payload.empty()) {
       return broken("found no list of rows");
     }
-    if (!all_within<int32_t>(rows_, 0, static_cast<int32_t>(token_ids_.size()))) {
+    const int32_t end = bounds_.takes_earlier_rows ? bounds_.rank.batch.max_tokens
+                                                   : static_cast<int32_t>(token_ids_.size());
+    if (!all_within<int32_t>(rows_, 0, end)) {
       return broken("found a row that the step has not");
     }
     if (flag.front() != 0) job_.rows = rows_;

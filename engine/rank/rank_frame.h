@@ -17,10 +17,9 @@ namespace sluice {
 // In front of each frame's payload.
 struct RankFrameHeader {
   static constexpr uint32_t kMagic = 0x4b524c53;  // "SLRK"
-  static constexpr uint32_t kEnd = 0xffffffff;    // the kind of the last frame, which is no job
 
   uint32_t magic = kMagic;
-  uint32_t kind = 0;    // RankJob::Kind, or kEnd
+  uint32_t kind = 0;    // RankJob::Kind
   uint64_t number = 0;  // of the job, from 1
   uint64_t bytes = 0;   // of the payload
   uint64_t digest = 0;  // XXH3 over what is above and the payload, seeded by the frame before's
@@ -35,8 +34,6 @@ class RankFrameWriter {
   // tokens, no rows after unjudged drafts and no recorded step: on a CPU the host resolves them
   // before a step runs.
   std::span<const std::byte> write(const RankJob& job);
-  // Returns the frame that follows the last job.
-  std::span<const std::byte> write_end();
 
  private:
   std::span<const std::byte> seal(uint32_t kind);
@@ -57,6 +54,8 @@ class RankFrameReader {
     ModelRank::Bounds rank;
     int32_t vocab_size = 0;
     std::vector<KvGroupSpec> groups;  // with num_blocks
+    // Rows may be of a step before the last one, of which rank 0 has the states from another stage.
+    bool takes_earlier_rows = false;
   };
 
   explicit RankFrameReader(Bounds bounds);

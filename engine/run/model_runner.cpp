@@ -32,10 +32,8 @@ void side_by_side(int32_t num_ranks, const Body& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
-// Whether this process has one stage of several.
-bool has_stage_alone(const Config& config) {
-  return config.nnodes > 1 && config.pipeline_parallel_size > 1;
-}
+// Whether this process has one stage of several, or a rank of it.
+bool has_stage_alone(const Config& config) { return num_node_stages(config) > 1; }
 
 }  // namespace
 
@@ -68,17 +66,29 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
   SLUICE_TRY_VOID(runner->connect(connect, config));
   if (runner->group_) SLUICE_TRY_VOID(runner->join_nodes(config, groups));
   if (has_stage_alone(config)) {
-    runner->steps_in_flight_ = groups.steps_in_flight.value_or(config.pipeline_parallel_size);
+    const int32_t num_stages = config.pipeline_parallel_size;
+    runner->steps_in_flight_ = groups.steps_in_flight.value_or(num_stages);
+    CHECK(runner->steps_in_flight_ >= 1);
+    CHECK_LE(runner->steps_in_flight_, most_steps_in_flight(num_stages));
   }
   if (!runner->device().memory().is_host()) SLUICE_TRY_VOID(runner->record_steps(config));
   SLUICE_TRY_VOID(runner->add_sampling(config));
   runner->back_first();
-  runner->add_links(runner->group_.get());
+  runner->add_links(runner->group_.get(), config);
   return runner;
 }
 
-void ModelRunner::add_links(RankGroup* group) {
-  if (group != nullptr) links_.push_back(std::make_unique<ProcessLinks>(*group, bounds_.batch));
+// Ranks of this stage get a job when rank 0 runs it, those of others also earlier.
+void ModelRunner::add_links(RankGroup* group, const Config& config) {
+  if (group != nullptr) {
+    const int32_t of_stage = stage_team(0, group->size(), num_node_stages(config)).size;
+    const auto add = [&](int32_t first, int32_t end) {
+      if (first == end) return;
+      links_.push_back(std::make_unique<ProcessLinks>(*group, first, end, bounds_.batch));
+    };
+    add(of_stage, group->size());
+    add(1, of_stage);
+  }
   if (ranks_.size() == 1) return;
   links_.push_back(std::make_unique<Followers>(std::span(ranks_).subspan(1)));
 }
@@ -125,22 +135,23 @@ Expected<void> ModelRunner::follow(const Config& asked) {
   };
   SLUICE_TRY_VOID(self.connect(threads, joined.config));
   SLUICE_TRY_VOID(self.connect_nodes(*joined.group, joined.config, {}));
-  self.add_links(nullptr);
+  self.add_links(nullptr, joined.config);
   self.device().enter();
   tell_node_stage(NodeStage::kReady);
   return follow_rank_0(*joined.group,
                        RankFrameReader({.rank = self.bounds_,
                                         .vocab_size = self.model().vocab_size,
-                                        .groups = self.plan_.kv_groups}),
+                                        .groups = self.plan_.kv_groups,
+                                        .takes_earlier_rows = has_stage_alone(joined.config) &&
+                                                              self.model().stage.is_first()}),
                        [&self](const RankJob& job) { self.run(job); });
 }
 
 Expected<void> ModelRunner::join_nodes(const Config& config, const RankGroups& groups) {
   const LoadedModel own = loaded(config);
-  SLUICE_TRY(const uint64_t others, hear_nodes(*group_, own));
+  SLUICE_TRY(const uint64_t content, hear_nodes(*group_, own, num_node_stages(config)));
   if (has_stage_alone(config)) {
-    fingerprint_ =
-        fingerprint_of(*checkpoint_, own.part_content + others, config, model(), plan_);
+    fingerprint_ = fingerprint_of(*checkpoint_, content, config, model(), plan_);
   }
   return connect_nodes(*group_, config, groups);
 }
@@ -159,9 +170,11 @@ Expected<void> ModelRunner::connect_nodes(RankGroup& group,
       RankTransport made,
       connect_processes(
           group, config.kv_transport, ModelRank::exchange_sizes(rank.model(), bounds_.step)));
-  if (groups.around_nodes) made.rank = groups.around_nodes(std::move(made.rank));
-  has_stage_alone(config) ? rank.connect_stages(std::move(made.rank))
-                          : rank.connect(std::move(made.rank));
+  for (auto* const end : {&made.rank, &made.stage}) {
+    if (groups.around_nodes && *end != nullptr) *end = groups.around_nodes(std::move(*end));
+  }
+  if (made.rank != nullptr) rank.connect(std::move(made.rank));
+  if (made.stage != nullptr) rank.connect_stages(std::move(made.stage));
   return {};
 }
 
@@ -169,6 +182,8 @@ std::string ModelRunner::group_failure() const { return group_ ? group_->why() :
 
 // The destructor of a failed group waits until recorded work of every rank is gone.
 ModelRunner::~ModelRunner() {
+  // Without links it has not served, and the others must not take that for an end in order.
+  if (group_ && !links_.empty()) group_->end();
   links_.clear();
   for (const auto& rank : ranks_) rank->drop_recorded();
 }

@@ -157,7 +157,7 @@ class ModelRunner {
   Expected<void> load_draft(PlannedDraft& planned, const Config& config);
   Expected<void> connect(const ConnectRanks& connect_ranks, const Config& config) const;
   // To the other ranks of this process, and of a group that this one leads.
-  void add_links(RankGroup* group);
+  void add_links(RankGroup* group, const Config& config);
   // What this node says of itself to the others.
   [[nodiscard]] LoadedModel loaded(const Config& config) const;
   // Connects this process's rank with those of other nodes and waits until they have loaded the

@@ -11,6 +11,8 @@
 #include <utility>
 
 #include "engine/core/version.h"
+#include "engine/parallel/rank_transport.h"
+#include "engine/plan/model_plan.h"
 #include "kvcache/store/kv_storage.h"
 
 namespace sluice {
@@ -122,6 +124,16 @@ Expected<LoadedModel> read_loaded_model(const std::string& text) {
                      .part_content = found["part_content"].get<uint64_t>()};
 }
 
+Expected<RankGroup::Address> read_address(const std::string& text) {
+  const json found = json::parse(text, nullptr, false);
+  const bool is_whole = found.is_object() && found.contains("host") && found["host"].is_string() &&
+                        found.contains("port") && found["port"].is_number_unsigned() &&
+                        found["port"] <= std::numeric_limits<uint16_t>::max();
+  if (!is_whole) return make_error(ErrorCode::kDataLoss, "a node named no address");
+  return RankGroup::Address{.host = found["host"].get<std::string>(),
+                            .port = found["port"].get<uint16_t>()};
+}
+
 RankGroupOptions group_options(const Config& config) {
   return {.rank = config.node_rank,
           .size = config.nnodes,
@@ -148,29 +160,63 @@ Expected<std::string> agree_on_settings(RankGroup& group, const Config& config) 
   return plan;
 }
 
+// Rank 0 hands on the address of each stage's first rank: followers know only rank 0.
+Expected<void> meet_in_stages(RankGroup& group, int32_t num_stages) {
+  const RankTeam own = stage_team(group.rank(), group.size(), num_stages);
+  if (num_stages == 1 || own.size == 1) return {};
+  const auto failed = [&group] { return make_error(ErrorCode::kUnavailable, group.why()); };
+  if (group.rank() == 0) {
+    for (int32_t first = own.size; first < group.size(); first += own.size) {
+      SLUICE_TRY(const std::string text, receive_text(group, first, RankGroup::kExchange));
+      for (int32_t i = 1; i < own.size; ++i) {
+        if (!send_text(group, first + i, text)) return failed();
+      }
+    }
+    return {};
+  }
+  if (own.first == 0) return {};
+  const auto meet = [&]() -> Expected<void> {
+    if (group.rank() == own.first) {
+      SLUICE_TRY(const auto address, group.expect_peers());
+      const std::string text = json{{"host", address.host}, {"port", address.port}}.dump();
+      if (!send_text(group, 0, text)) return failed();
+      return group.take_peers(own.size - 1);
+    }
+    SLUICE_TRY(const std::string text, receive_text(group, 0, RankGroup::kExchange));
+    SLUICE_TRY(const auto address, read_address(text));
+    return group.dial_peer(own.first, address);
+  };
+  Expected<void> met = meet();
+  if (!met) group.fail(met.error().message);
+  return met;
+}
+
 Expected<std::unique_ptr<RankGroup>> lead_nodes(const Config& config, const MemoryPlan& plan) {
   SLUICE_TRY(auto group, RankGroup::meet(group_options(config)));
   std::vector<int32_t> blocks;
   for (const KvGroupSpec& kv_group : plan.kv_groups) blocks.push_back(kv_group.num_blocks);
   const json shared = {{"max_model_len", plan.max_model_len}, {"num_blocks", blocks}};
   SLUICE_TRY_VOID(send_settings(*group, config, shared.dump()));
+  SLUICE_TRY_VOID(meet_in_stages(*group, num_node_stages(config)));
   return group;
 }
 
-Expected<uint64_t> hear_nodes(RankGroup& group, const LoadedModel& own) {
-  uint64_t parts = 0;
+Expected<uint64_t> hear_nodes(RankGroup& group, const LoadedModel& own, int32_t num_stages) {
+  uint64_t parts = own.part_content;
+  uint64_t of_stage = own.part_content;
   for (int32_t rank = 1; rank < group.size(); ++rank) {
     // The connection for life bounds this wait: a rank that loads says that it lives.
     SLUICE_TRY(const std::string text, receive_text(group, rank, std::chrono::hours(24)));
     const auto found = read_loaded_model(text);
-    if (found && found->fingerprint == own.fingerprint) {
-      parts += found->part_content;
-      continue;
-    }
+    const int32_t first = stage_team(rank, group.size(), num_stages).first;
+    const bool is_same = found && found->fingerprint == own.fingerprint;
+    if (is_same && rank == first) parts += of_stage = found->part_content;
+    if (is_same && found->part_content == of_stage) continue;
+    const std::string name = "--model: rank " + std::to_string(rank) + " has another one";
     const std::string fingerprint = found ? found->fingerprint : "none";
-    const std::string why = "--model: rank " + std::to_string(rank) +
-                            " has another one: its fingerprint is " + fingerprint + ", here it is " +
-                            own.fingerprint;
+    const std::string why =
+        is_same ? name + " than rank " + std::to_string(first) + ": other tensors"
+                : name + ": its fingerprint is " + fingerprint + ", here it is " + own.fingerprint;
     group.fail(why);
     return make_error(ErrorCode::kInvalidArgument, why, "model");
   }
@@ -186,6 +232,7 @@ Expected<JoinedNodes> join_nodes_of(const Config& config) {
     joined.group->fail(plan.error().message);
     return tl::unexpected(std::move(plan).error());
   }
+  SLUICE_TRY_VOID(meet_in_stages(*joined.group, num_node_stages(config)));
   joined.config.max_model_len = plan->max_model_len;
   joined.num_blocks = std::move(plan->num_blocks);
   return joined;

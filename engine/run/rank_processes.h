@@ -31,6 +31,10 @@ Expected<void> send_settings(RankGroup& group, const Config& config, const std::
 // which both ends then name.
 Expected<std::string> agree_on_settings(RankGroup& group, const Config& config);
 
+// Every rank, once the settings agree: those of a stage above the first one, if it has several,
+// meet each other, for what does not concern rank 0. kUnavailable: the group has failed.
+Expected<void> meet_in_stages(RankGroup& group, int32_t num_stages);
+
 // Node 0: meets the others and sends them the plan.
 Expected<std::unique_ptr<RankGroup>> lead_nodes(const Config& config, const MemoryPlan& plan);
 // What a node has loaded. Where it has one stage of several, the fingerprint is of the file's
@@ -41,8 +45,9 @@ struct LoadedModel {
 };
 
 // Node 0: waits until all others have loaded the model that has this fingerprint; returns the sum
-// of their parts. kUnavailable: one could not; kInvalidArgument: one has another.
-Expected<uint64_t> hear_nodes(RankGroup& group, const LoadedModel& own);
+// of the parts of all stages, of which the ranks of one have the same. kUnavailable: one could not;
+// kInvalidArgument: one has another.
+Expected<uint64_t> hear_nodes(RankGroup& group, const LoadedModel& own, int32_t num_stages);
 
 // How each of those texts is read. kDataLoss: no node of this build wrote it.
 // Node 0's settings beside a plan, which is returned; kInvalidArgument: one differs from `config`.
@@ -53,6 +58,7 @@ struct SharedPlan {
 };
 Expected<SharedPlan> read_shared_plan(const std::string& text);
 Expected<LoadedModel> read_loaded_model(const std::string& text);
+Expected<RankGroup::Address> read_address(const std::string& text);
 
 // What another node knows after meeting node 0.
 struct JoinedNodes {

@@ -93,7 +93,7 @@ class RanksCheck {
   Expected<void> run() {
     SLUICE_TRY_VOID(compare_settings());
     SLUICE_TRY_VOID(is_first() ? measure_links() : answer_links());
-    std::unique_ptr<Communicator> own = make_stream_rank(group_);
+    std::unique_ptr<Communicator> own = make_stream_rank(group_, group_.all());
     SLUICE_TRY(const uint64_t by_tcp, exchange(*own, kTcp));
     if (config_.kv_transport != "tcp") {
       SLUICE_TRY(RankTransport other,

@@ -178,16 +178,25 @@ bool is_another(const Config& config, const Claim& claim) {
   return config.nnodes > 0 && config.node_rank >= 0 && config.nnodes != claim.size.value;
 }
 
-// The processes of a model that nothing else says: one for each stage, or for each rank of one.
-int32_t num_processes(const Config& config) {
-  return config.pipeline_parallel_size > 1 ? config.pipeline_parallel_size
-                                           : config.tensor_parallel_size;
+// The ranks of a model, each of which may be a process.
+int32_t num_ranks(const Config& config) {
+  return config.pipeline_parallel_size * config.tensor_parallel_size;
+}
+
+// Whether nothing else must say that so many processes share a model: one for each rank, or for
+// each stage.
+bool are_shares(const Config& config, int32_t count) {
+  return count == num_ranks(config) ||
+         (config.pipeline_parallel_size > 1 && count == config.pipeline_parallel_size);
 }
 
 std::string shares_text(const Config& config) {
-  return config.pipeline_parallel_size > 1
-             ? "--pipeline-parallel-size is " + std::to_string(config.pipeline_parallel_size)
-             : "--tensor-parallel-size is " + std::to_string(config.tensor_parallel_size);
+  const std::string ranks =
+      "--tensor-parallel-size is " + std::to_string(config.tensor_parallel_size);
+  if (config.pipeline_parallel_size == 1) return ranks;
+  const std::string stages =
+      "--pipeline-parallel-size is " + std::to_string(config.pipeline_parallel_size);
+  return config.tensor_parallel_size == 1 ? stages : stages + ", " + ranks;
 }
 
 Expected<void> check_agreement(const Config& config, const std::vector<Claim>& claims) {
@@ -211,7 +220,7 @@ Expected<void> check_agreement(const Config& config, const std::vector<Claim>& c
                      ": they contradict each other; set --node-rank",
                  "nnodes");
   }
-  if (num_processes(config) == first.size.value) return {};
+  if (are_shares(config, first.size.value)) return {};
   return wrong(shares_text(config) + ", " + text_of(first.size) +
                    ": set --nnodes, 1 where each process has the whole model",
                config.pipeline_parallel_size > 1 ? "pipeline-parallel-size" : "tensor-parallel-size");
@@ -303,8 +312,7 @@ Expected<void> set_dist_init_addr(Config& config, const std::string& text) {
 }
 
 Expected<std::string> settle_nodes(Config& config, const Environment& environment) {
-  const bool is_whole =
-      config.nnodes == 1 || (config.nnodes == 0 && num_processes(config) == 1);
+  const bool is_whole = config.nnodes == 1 || (config.nnodes == 0 && num_ranks(config) == 1);
   const Expected<std::vector<Claim>> claims = claims_of(environment);
   if (is_whole) {
     const bool is_given = config.nnodes == 1;

@@ -78,8 +78,8 @@ Values all_values() {
   values[kDrafts] = {"off", "ngram", "suffix", "prediction", "replay"};
 #ifndef SLUICE_TESTS_ON_GPU
   values[kDrafts].insert(values[kDrafts].end(), {"draft_model", "eagle3"});
-  // In one process; in two, with so many steps in flight.
-  values[kStages].insert(values[kStages].end(), {"2", "2x1", "2x2", "2x4"});
+  // In one process; in two, with so many steps in flight; with so many ranks each as processes.
+  values[kStages].insert(values[kStages].end(), {"2", "2x1", "2x2", "2x4", "2x2x2"});
 #endif
   return values;
 }
@@ -191,7 +191,8 @@ class Matrix : public ::testing::Test {
     if (!has_tier && value(kDrafts) != "eagle3") {
       config.pipeline_parallel_size = std::stoi(value(kStages));
       if (value(kStages).size() > 1) {
-        config.nnodes = config.pipeline_parallel_size;
+        if (value(kStages).size() > 3) config.tensor_parallel_size = 2;
+        config.nnodes = config.pipeline_parallel_size * config.tensor_parallel_size;
         config.master_port = testing::free_port();
       }
     }

@@ -48,15 +48,17 @@ inline Run run_on_one(const Config& config,
   return {run_together(*engine, list), engine->model().system_fingerprint};
 }
 
-// Each node has one stage, or with one stage a rank of it.
+// Each node has one rank, or unless `by_rank` one stage, if there are several.
 inline Run run_spread(Config config,
                       const std::string& transport,
                       const std::vector<ValidRequest>& list = requests(),
-                      std::optional<int32_t> steps_in_flight = {}) {
+                      std::optional<int32_t> steps_in_flight = {},
+                      bool by_rank = false) {
   const int32_t stages = config.pipeline_parallel_size;
   config.kv_transport = transport;
   config.master_port = free_port();
-  config.nnodes = stages > 1 ? stages : config.tensor_parallel_size;
+  config.nnodes = stages;
+  if (by_rank || stages == 1) config.nnodes *= config.tensor_parallel_size;
   NodeGroup others(config);
   Run run = run_on_one(config, list, steps_in_flight);
   others.expect_in_order();

@@ -122,6 +122,22 @@ TEST_F(RankFrames, RowsOfTheStepFollowIt) {
       reader_, list(writer_.write({.kind = RankJob::Kind::kLogits, .rows = std::span(outside)}))));
 }
 
+// A first stage has later steps' layers before the rows of an earlier, longer one.
+TEST_F(RankFrames, RowsOfAnEarlierStepStayWithinAnyStep) {
+  RankFrameReader::Bounds earlier = bounds();
+  earlier.takes_earlier_rows = true;
+  RankFrameReader reader(earlier);
+  ASSERT_TRUE(read(reader, frame()));
+  std::vector<int32_t> rows = {earlier.rank.batch.max_tokens - 1};
+  const auto taken = [&] {
+    const RankJob job = {.kind = RankJob::Kind::kLogits, .rows = std::span(rows)};
+    return read(reader, list(writer_.write(job))).has_value();
+  };
+  EXPECT_TRUE(taken());
+  ++rows.front();
+  EXPECT_FALSE(taken());
+}
+
 TEST_F(RankFrames, AFrameThatIsLostRepeatedOrChangedIsRefused) {
   const std::vector<std::byte> first = frame();
   const std::vector<std::byte> second = frame();

@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <future>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -35,7 +36,7 @@ using testing::run_spread;
 using testing::TemporaryFolder;
 using testing::write_model;
 
-// Checks stages of one process, then of several.
+// Checks stages of one process, then of several, then ranks of stages as processes.
 void expect_same_in_stages(Config config,
                            int32_t stages,
                            const std::string& what,
@@ -45,12 +46,15 @@ void expect_same_in_stages(Config config,
   ASSERT_EQ(expected.answers.size(), list.size()) << what;
   config.pipeline_parallel_size = stages;
   config.tensor_parallel_size = ranks_of_stage;
-  for (const char* const transport : {"", "shm", "tcp"}) {
-    const Run actual =
-        *transport == 0 ? run_on_one(config, list) : run_spread(config, transport, list);
+  for (const char* const name : {"one", "shm", "tcp", "shm by rank", "tcp by rank"}) {
+    const std::string way = name;
+    const bool by_rank = way.ends_with("by rank");
+    if (by_rank && ranks_of_stage == 1) continue;
+    const Run actual = way == "one" ? run_on_one(config, list)
+                                    : run_spread(config, way.substr(0, 3), list, {}, by_rank);
     testing::expect_same(expected.answers,
                          actual.answers,
-                         what + " in " + std::to_string(stages) + " stages by " + transport);
+                         what + " in " + std::to_string(stages) + " stages by " + way);
     EXPECT_EQ(actual.key, expected.key) << what;
     if (::testing::Test::HasFailure()) return;
   }
@@ -89,7 +93,7 @@ TEST(Stages, EveryKindOfLayerGivesTheBitsOfOneStage) {
   }
 }
 
-// Ranks of one stage are threads of its process.
+// Ranks of one stage are threads of its process, or processes.
 TEST(Stages, RanksShareTheLayersOfEachStage) {
   const std::pair<const char*, nlohmann::json> models[] = {
       {"gemma3", {}},
@@ -118,6 +122,9 @@ TEST(Stages, EveryWeightFormatGivesTheBitsAndTheKeyOfOneStage) {
   Config config = base_config(path);
   config.kv_cache_memory = int64_t{16} << 20;
   expect_same_in_stages(config, 2, "all formats");
+  if (HasFailure()) return;
+  config.activation_bits = 32;
+  expect_same_in_stages(config, 2, "all formats on two ranks", 2);
 }
 
 // Chunks, preemption, overlap, KV types, drafts by the host and by a model.
@@ -177,12 +184,18 @@ TEST(Stages, StepsInFlightChangeNothing) {
   for (size_t i = 0; i < settings.size(); ++i) {
     const auto expected = run_on_one(settings[i], list);
     ASSERT_EQ(expected.answers.size(), list.size());
-    const std::tuple<int32_t, int32_t, const char*> ways[] = {
-        {2, 1, "shm"}, {2, 2, "shm"}, {2, 4, "tcp"}, {3, 3, "tcp"}, {3, 4, "shm"}};
-    for (const auto& [stages, steps, transport] : ways) {
+    const std::tuple<int32_t, int32_t, const char*, int32_t> ways[] = {{2, 1, "shm", 1},
+                                                                       {2, 2, "shm", 1},
+                                                                       {2, 4, "tcp", 1},
+                                                                       {3, 3, "tcp", 1},
+                                                                       {3, 4, "shm", 1},
+                                                                       {2, 2, "shm", 2},
+                                                                       {3, 4, "tcp", 2}};
+    for (const auto& [stages, steps, transport, ranks] : ways) {
       Config config = settings[i];
       config.pipeline_parallel_size = stages;
-      const auto actual = run_spread(config, transport, list, steps);
+      config.tensor_parallel_size = ranks;
+      const auto actual = run_spread(config, transport, list, steps, /*by_rank=*/true);
       testing::expect_same(expected.answers,
                            actual.answers,
                            "setting " + std::to_string(i) + ", " + std::to_string(stages) +
@@ -344,6 +357,73 @@ TEST(Stages, ThePlanIsOfOneStage) {
   EXPECT_LT(first.kv_bytes, last.kv_bytes);
   EXPECT_NE(last.describe().find("1 to 2 of 3, stage 1 of 2 stages"), std::string::npos)
       << last.describe();
+  // Two processes share each stage: the third one has half of the second stage.
+  config.nnodes = 4;
+  config.tensor_parallel_size = 2;
+  const MemoryPlan rank = plan_of(2);
+  EXPECT_NE(rank.describe().find("1 to 2 of 3, stage 1 of 2 stages"), std::string::npos)
+      << rank.describe();
+  EXPECT_LT(rank.weight_bytes, last.weight_bytes);
+  EXPECT_EQ(rank.weight_bytes, plan_of(3).weight_bytes);
+  EXPECT_LT(rank.kv_bytes, last.kv_bytes);
+  EXPECT_EQ(rank.logits_bytes, 0);
+}
+
+// A rank of a stage that compares what the ranks are about to hand on.
+class ComparesStates final : public Communicator {
+ public:
+  explicit ComparesStates(bool are_equal) : are_equal_(are_equal) {}
+
+  [[nodiscard]] int32_t rank() const override { return 0; }
+
+  [[nodiscard]] int32_t size() const override { return 2; }
+
+  [[nodiscard]] uint64_t* state() override { return &state_; }
+
+  std::span<const std::byte* const> all_gather(std::span<const std::byte> part) override {
+    EXPECT_TRUE(part.empty());
+    EXPECT_NE(state_, 0U);
+    return std::span<const std::byte* const>(parts_).first(are_equal_ ? parts_.size() : 0);
+  }
+
+  bool pass(int32_t, int32_t, std::span<std::byte>) override {
+    ++num_passed;
+    return true;
+  }
+
+  void fail() override {}
+
+  [[nodiscard]] bool has_failed() const override { return false; }
+
+  int num_passed = 0;
+
+ private:
+  const bool are_equal_;
+  uint64_t state_ = 0;
+  std::array<const std::byte*, 2> parts_{};
+};
+
+// No stage, and no choice of a token, goes on with rows that the ranks of one do not have equal.
+TEST(Stages, RanksCompareTheRowsThatOneOfThemHandsOn) {
+  ModelConfig config;
+  config.hidden = 4;
+  config.share.size = 2;
+  config.stage = {.stage = 1, .count = 2};
+  std::vector<float> rows(8, 1.0F);
+  const kernels::ExecContext exec{};
+  for (const bool are_equal : {false, true}) {
+    ComparesStates ranks(are_equal);
+    ComparesStates stages(true);
+    const ForwardBatch batch{};
+    const ForwardContext context = {.exec = exec,
+                                    .batch = batch,
+                                    .caches = {},
+                                    .hidden = {},
+                                    .communicator = &ranks,
+                                    .stages = &stages};
+    EXPECT_EQ(hand_rows(context, config, 1, 0, rows), are_equal);
+    EXPECT_EQ(stages.num_passed, are_equal ? 1 : 0);
+  }
 }
 
 // Layers that read the KV of others stay with them.
@@ -394,6 +474,14 @@ TEST(Stages, WhatStagesDoNotHaveIsRefusedByName) {
        2,
        [](Config& config) { config.nnodes = 4; },
        "--pipeline-parallel-size: found 2, expected --nnodes, 4: each node has one stage"},
+      {"models/llama",
+       2,
+       [](Config& config) {
+         config.tensor_parallel_size = 2;
+         config.nnodes = 3;
+       },
+       "found 2, expected --nnodes, 3: each node has one stage; or --nnodes 4: each has one of the "
+       "2 ranks of a stage"},
       {"models/llama",
        2,
        [](Config& config) {

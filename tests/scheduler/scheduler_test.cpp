@@ -437,5 +437,28 @@ TEST_F(SchedulerTest, StepsInFlightAreOverDisjointRequests) {
   for (const SchedulerOutput& output : {third, first, second}) update(output);
 }
 
+// Whose drafts are in flight counts when a step's part is taken.
+TEST_F(SchedulerTest, DraftsInFlightDoNotShrinkTheNextStep) {
+  SchedulerOptions disjoint = options();
+  disjoint.steps_in_flight = 2;
+  disjoint.max_chosen_rows = 16;
+  disjoint.speculation.is_fixed = true;
+  build(64, disjoint);
+  for (uint64_t id = 1; id <= 4; ++id) ASSERT_TRUE(add(id, 3, 8));
+  step();
+  Draft draft;
+  for (const TokenId token : {5, 6}) draft.push(token, 0);
+  for (uint64_t id = 1; id <= 2; ++id) scheduler_->offer_drafts(RequestId{id}, draft);
+  const SchedulerOutput first = schedule();
+  ASSERT_EQ(first.scheduled.size(), 2U);
+  EXPECT_EQ(tokens_of(first, 1), 3);
+  EXPECT_EQ(tokens_of(first, 2), 3);
+  const SchedulerOutput second = schedule();
+  EXPECT_EQ(second.scheduled.size(), 2U);
+  EXPECT_EQ(tokens_of(second, 3), 1);
+  EXPECT_EQ(tokens_of(second, 4), 1);
+  for (const SchedulerOutput& output : {first, second}) update(output);
+}
+
 }  // namespace
 }  // namespace sluice

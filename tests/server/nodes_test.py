@@ -30,7 +30,8 @@ FLAGS = ["--kv-cache-memory", "8MiB", "--threads", "1", "--max-num-seqs", "8"]
 WEIGHTS = "weights, repacked"  # a row of the plan
 SECRET = ["--worker-secret", "a secret of this test"]
 RANKS = "--tensor-parallel-size"  # how nodes share a model: each layer,
-STAGES = "--pipeline-parallel-size"  # or some layers each
+STAGES = "--pipeline-parallel-size"  # or some layers each,
+BOTH = "both"  # or in two stages the layers of each
 PROMPTS = ["Hello there", "1 2 3 4 5 6 7 8 9 10 11 12", "The quick brown fox jumps over the lazy dog " * 8,
            "x"]
 
@@ -41,11 +42,16 @@ def free_port():
         return probe.getsockname()[1]
 
 
+def shares(by, size):
+    spread = [STAGES, "2", RANKS, str(size // 2)] if by == BOTH else [by, str(size)]
+    return ["--nnodes", str(size), *spread]
+
+
 class Follower:
     def __init__(self, binary, model, rank, size, port, *flags, by=RANKS):
         self.process = subprocess.Popen(
-            [binary, "serve", model, "--port", "0", "--node-rank", str(rank), "--nnodes", str(size),
-             by, str(size), "--master-port", str(port), *FLAGS, *flags],
+            [binary, "serve", model, "--port", "0", "--node-rank", str(rank), *shares(by, size),
+             "--master-port", str(port), *FLAGS, *flags],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
         self.log = []
         self.reader = threading.Thread(target=self.log.extend, args=(self.process.stdout,), daemon=True)
@@ -63,12 +69,11 @@ class Nodes:
 
     def __init__(self, binary, model, size, flags=(), dialled=None, follower=None, by=RANKS):
         self.port = free_port()
-        spread = ["--nnodes", str(size), by, str(size)]
         self.followers = [
             Follower(follower or binary, model, rank, size, dialled(self.port) if dialled else self.port,
                      *SECRET, *flags, by=by)
             for rank in range(1, size)]
-        self.leader = Server(binary, model, *spread, "--master-port", str(self.port), *FLAGS, *SECRET,
+        self.leader = Server(binary, model, *shares(by, size), "--master-port", str(self.port), *FLAGS, *SECRET,
                              *flags)
 
     def kill(self):
@@ -97,11 +102,13 @@ def check_bits(binary, model, expected):
     drafts = ["--speculative-config", '{"method": "ngram", "num_speculative_tokens": 3}']
     variants = [("auto", RANKS, []), ("tcp", RANKS, ["--activation-bits", "32"]),
                 ("shm", RANKS, ["--kv-cache-dtype", "int8", "--max-num-batched-tokens", "16"]),
-                ("tcp", RANKS, drafts), ("shm", STAGES, []), ("tcp", STAGES, [])]
+                ("tcp", RANKS, drafts), ("shm", STAGES, []), ("tcp", STAGES, []), ("shm", BOTH, []),
+                ("tcp", BOTH, [])]
     if os.environ.get("SLUICE_FULL"):
         variants += [("shm", STAGES, drafts), ("tcp", STAGES, [RANKS, "2"])]
     for transport, by, flags in variants:
-        nodes = Nodes(binary, model, 2, [*flags, "--kv-transport", transport], by=by)
+        size = 4 if by == BOTH else 2
+        nodes = Nodes(binary, model, size, [*flags, "--kv-transport", transport], by=by)
         try:
             if flags:
                 one = Server(binary, model, *FLAGS, *flags)
@@ -120,7 +127,7 @@ def check_bits(binary, model, expected):
                 assert code == 0, (code, log)
         finally:
             nodes.kill()
-        print(f"ok 2 processes by {by} over {transport} {flags}", flush=True)
+        print(f"ok {size} processes by {by} over {transport} {flags}", flush=True)
 
 
 def write_large_model(folder):
@@ -324,6 +331,28 @@ def check_lost(binary, model, transport, victim, how, words, by=RANKS):
         nodes.kill()
 
 
+def check_lost_rank(binary, model, transport, victim, how):
+    """One of the ranks of two stages is lost while an answer is streamed: the leader and the rank that
+    shares its stage know which it was, and all end."""
+    nodes = Nodes(binary, model, 4, ["--kv-transport", transport], by=BOTH)
+    try:
+        started = threading.Event()
+        with concurrent.futures.ThreadPoolExecutor(1) as pool:
+            answer = pool.submit(stream_until_the_end, nodes.leader, started)
+            assert started.wait(10)
+            begun, lost = time.monotonic(), nodes.followers[victim - 1]
+            lost.process.send_signal(how)
+            others = [nodes.leader, *(follower for follower in nodes.followers if follower is not lost)]
+            assert [other.process.wait(12) for other in others] == 3 * [1]
+            seconds = time.monotonic() - begun
+            time.sleep(0.2)  # the logs' readers
+            assert all(f"rank {victim} at 127.0.0.1:" in "".join(other.log) for other in others)
+            assert answer.result(10)[1] is not None, "the answer ended as if it were whole"
+        print(f"ok rank {victim} of 2 x 2 lost by {how.name} over {transport}: {seconds:.1f} s", flush=True)
+    finally:
+        nodes.kill()
+
+
 def change_words(process, is_over):
     """Changes a word of each part in the memory that a node shares, again and again."""
     folder = f"/proc/{process.pid}/fd"
@@ -406,8 +435,8 @@ def check_refusals(binary, model):
     # Alone, and what contradicts itself.
     for flags, words, code in [
             (["--nnodes", "2"], "--tensor-parallel-size: found 1, expected --nnodes, 2", 2),
-            (["--nnodes", "4", STAGES, "2", RANKS, "2"],
-             "--pipeline-parallel-size: found 2, expected --nnodes, 4: each node has one stage", 2),
+            (["--nnodes", "3", STAGES, "2", RANKS, "2"],
+             "--pipeline-parallel-size: found 2, expected --nnodes, 3: each node has one stage", 2),
             (["--nnodes", "2", "--tensor-parallel-size", "2", "--node-rank", "2"],
              "--node-rank: found 2, expected less than --nnodes, 2", 2),
             (["--node-rank", "1"], "--node-rank: found 1, expected less than --nnodes, 1", 2),
@@ -484,7 +513,7 @@ def memory_files():
 REASON = re.compile(r"rank_group_failed.* reason=.*rank [01]\b|rank_refused|rank 0 does not answer")
 
 
-# A connection that goes on loses no bytes: a rank may wait for them for as long as another computes.
+# A connection that goes on loses no bytes: a rank waits for as long as another computes.
 LINK_FAULTS = [kind for kind in KINDS if kind != "drop"]
 
 
@@ -548,7 +577,12 @@ def main():
         check_lost(binary, model, transport, "leader", signal.SIGKILL, "rank 0 at 127.0.0.1:")
     check_lost(binary, model, "shm", "follower", signal.SIGSTOP, "has been silent for 5 s")
     check_lost(binary, model, "shm", "follower", signal.SIGKILL, "rank 1 at 127.0.0.1:", by=STAGES)
+    check_lost_rank(binary, model, "tcp", 3, signal.SIGKILL)
     if os.environ.get("SLUICE_FULL"):
+        for transport, victim, how in [("shm", 1, signal.SIGKILL), ("shm", 2, signal.SIGSTOP),
+                                       ("shm", 3, signal.SIGKILL), ("tcp", 1, signal.SIGSTOP),
+                                       ("tcp", 2, signal.SIGKILL)]:
+            check_lost_rank(binary, model, transport, victim, how)
         check_lost(binary, model, "shm", "leader", signal.SIGKILL, "rank 0 at 127.0.0.1:", by=STAGES)
         for transport in ("shm", "tcp"):
             check_lost(binary, model, transport, "follower", signal.SIGSTOP, "has been silent for 5 s",

@@ -26,8 +26,7 @@ inline int32_t free_port() {
 
 class NodeGroup {
  public:
-  // Starts the other nodes, if the configuration has any; each has one stage, or with one stage a
-  // rank of it.
+  // Starts the other nodes, if the configuration has any.
   explicit NodeGroup(const Config& lead) {
     for (int32_t rank = 1; rank < lead.nnodes; ++rank) {
       Config own = lead;

@@ -1,0 +1,42 @@
+// SPDX-License-Identifier: Apache-2.0
+#include "engine/parallel/group_life.h"
+
+namespace sluice {
+
+LifeActions take_event(GroupLife& life, LifeEvent event) {
+  if (life.is_over()) return {};
+  const auto fail = [&life]() -> LifeActions {
+    life.phase = GroupLife::Phase::kFailed;
+    return {.has_cause = true, .closes_data = true, .says_failing = true};
+  };
+  switch (event) {
+    case LifeEvent::kMet:
+      life.phase = GroupLife::Phase::kServing;
+      return {};
+    case LifeEvent::kBeat:
+      return {.says_alive = true};
+    case LifeEvent::kLeave:
+      if (life.is_first || life.has_said_leaving) return {};
+      life.has_said_leaving = true;
+      return {.says_leaving = true};
+    case LifeEvent::kAlive:
+      return {};
+    case LifeEvent::kLeaving:
+      return {.asks_to_end = life.is_first};
+    case LifeEvent::kEnd:
+      life.phase = GroupLife::Phase::kEnded;
+      return {.closes_data = true, .says_ending = true};
+    case LifeEvent::kEnding:
+      if (life.is_first) return fail();  // no other ends a group
+      life.phase = GroupLife::Phase::kEnded;
+      return {.closes_data = true};
+    case LifeEvent::kLost:
+    case LifeEvent::kFailing:
+    case LifeEvent::kGone:
+    case LifeEvent::kSilent:
+      return fail();
+  }
+  return {};
+}
+
+}  // namespace sluice
