@@ -6,7 +6,6 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "engine/core/config.h"
@@ -14,8 +13,7 @@
 #include "engine/core/pooling.h"
 #include "engine/core/types.h"
 #include "engine/handoff/handoff.h"
-#include "engine/handoff/handoff_config.h"
-#include "engine/handoff/handoff_spec.h"
+#include "engine/loop/holders.h"
 #include "engine/loop/local_engine.h"
 #include "engine/loop/request_table.h"
 #include "engine/loop/step_log.h"
@@ -29,15 +27,6 @@ namespace sluice {
 class Drafting;
 class StepExecutor;
 struct SpecConfig;
-
-// A request whose grammar is being compiled.
-struct UncompiledRequest {
-  NewRequest request;
-  std::optional<HandoffSpec> handoff;
-  std::shared_ptr<const PendingGrammar> grammar;
-  std::vector<TokenId> begins_behind;  // see GrammarSpec
-  std::string param;                   // see GrammarSpec
-};
 
 struct LocalEngine::Core {
   // The engine's own notes on a step in flight.
@@ -65,13 +54,10 @@ struct LocalEngine::Core {
   std::vector<StepNote> notes;         // steps in flight, oldest first
   std::unique_ptr<PrefixStore> store;  // null: no tier below the cache
   std::unique_ptr<Handoff> handoff;    // null: no KV exchange with other workers
-  KvFailurePolicy failure_policy = KvFailurePolicy::kRecompute;
-  std::vector<UncompiledRequest> uncompiled;  // requests that wait for their grammars
-  std::vector<DecodeSide::Released> released;  // scratch: requests that the handoff held
-  std::vector<KvTransferReport> transfers;     // scratch: ended transfers
-  std::vector<RequestId> finished;             // this step: requests that got their last tokens
-  std::vector<NewRequest> ready;               // scratch: requests that the store held
-  std::vector<RequestId> resumed;              // scratch: preempted requests that the store held
+  std::vector<std::unique_ptr<Holder>> holders;  // in the order in which requests pass them
+  std::vector<Holder::Released> released;        // scratch
+  std::vector<KvTransferReport> transfers;       // scratch: ended transfers
+  std::vector<RequestId> finished;               // this step: requests that got their last tokens
   StepLog steps;
   std::vector<RequestId> failed;  // this step: requests whose prompt or whole step failed
   std::vector<StepResult> results;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine does for handoffs (handoff/handoff.h): when it calls them, and what becomes of
-// their requests.
+// What the engine does for handoffs (handoff/handoff.h) beside holding their requests.
 #include <algorithm>
 #include <utility>
 
@@ -13,7 +12,6 @@ namespace sluice {
 
 Expected<void> LocalEngine::open_handoff(const HandoffConfig& part,
                                          const OpenKvPeers& open_peers) {
-  core_->failure_policy = part.failure_policy;
   if (config_.kv_listen.empty() || !open_peers) return {};
   if (!core_->kv.caches_prefixes()) {
     return make_error(ErrorCode::kUnsupported,
@@ -35,37 +33,10 @@ Expected<void> LocalEngine::open_handoff(const HandoffConfig& part,
                              open_peers,
                              [this] { inbox_.push_urgent(WakeCommand{}); },
                              {.type = info_.is_on_gpu() ? DeviceType::kCuda : DeviceType::kCpu}));
+  core_->holders.push_back(make_handoff_holder(
+      *core_->handoff, part.failure_policy, draining_, core_->scheduler, core_->requests));
   info_.handoff = core_->handoff->info();
   return {};
-}
-
-// A worker that ends computes what it has accepted.
-bool LocalEngine::fails_behind(HandoffFallback reason) const {
-  return core_->failure_policy == KvFailurePolicy::kFail && reason != HandoffFallback::kDraining;
-}
-
-// Between steps.
-void LocalEngine::advance_handoffs() {
-  if (!core_->handoff) return;
-  if (draining_) core_->handoff->drain(Clock::now());
-  core_->released.clear();
-  core_->handoff->advance(Clock::now(), !core_->scheduler.has_work(), core_->released);
-  for (DecodeSide::Released& released : core_->released) {
-    const RequestId id = released.request.id;
-    if (released.fallback && fails_behind(*released.fallback)) {
-      end_request(id,
-                  {.reason = FinishReason::kError,
-                   .error = "The KV of the prompt did not come from its prefill worker (" +
-                            std::string(to_string(*released.fallback)) + ").",
-                   .code = ErrorCode::kUnavailable,
-                   .retry_after_s = 1});
-      continue;
-    }
-    if (released.seed) core_->requests.set_seed(id, *released.seed);
-    hold_for_store(std::move(released.request));
-  }
-  core_->requests.flush();
-  report_transfers();
 }
 
 void LocalEngine::report_transfers() {
@@ -103,7 +74,7 @@ bool LocalEngine::must_restart(const Request& request, uint64_t check, TokenId t
   if (!core_->handoff || request.num_generated() > 0) return false;
   if (request.restarts) return true;
   const RequestState& state = *core_->requests.find(request.id);
-  auto offer = core_->handoff->choose(request.id, token, state.sampling->seed, check);
+  auto offer = core_->handoff->choose(request.id, token, state.record->sampling.seed, check);
   if (offer) core_->requests.set_offer(request.id, std::move(offer));
   if (core_->handoff->compare(request.id, check, Clock::now())) return false;
   core_->orders.begin_again(request.id);

@@ -31,9 +31,7 @@ void LocalEngine::run() {
   while (!stopping_) {
     drain_inbox();
     if (stopping_) break;
-    take_compiled();
-    advance_handoffs();
-    take_restored();
+    advance_holders();
     if (core_->scheduler.has_work()) {
       has_rested = false;
       // All waiting requests may be waiting for the room of one that is being restored.
@@ -160,7 +158,7 @@ bool LocalEngine::launch() {
       gate_.leave(queued);
     }
   }
-  core_->orders.write(output, core_->scheduler, core_->requests, core_->executor->next_order());
+  core_->orders.write(output, core_->requests, core_->executor->next_order());
   core_->executor->submit();
   return true;
 }
@@ -241,8 +239,6 @@ void LocalEngine::add_results(StepWork& work) {
                     counters_.drafts);
     if (is_void) continue;
     const Request& request = *core_->scheduler.find(id);
-    core_->drafting->committed(id, tokens);
-    if (ends) core_->drafting->end(id);
     if (ends) core_->finished.push_back(id);
     if (results.empty()) {
       const bool has_grammar_failed = work.results[sampled.first_row].grammar_failed;
@@ -278,6 +274,7 @@ void LocalEngine::commit(StepWork& work) {
     core_->store->save(output, core_->scheduler, core_->results, core_->failed);
   }
   core_->scheduler.update(output, core_->results, 1e3 * seconds, core_->aborted);
+  for (const RequestId id : core_->finished) core_->drafting->end(id);
   for (const RequestId id : core_->aborted) {
     end_request(id, {.reason = FinishReason::kAbort});
   }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How requests enter and leave an engine: commands of other threads, requests that wait for a
-// grammar or a tier below the cache, and every end without another token.
+// How requests enter and leave an engine: commands of other threads, holders on the way
+// to the scheduler, and every end without another token.
 #include <algorithm>
 #include <utility>
 
@@ -94,64 +94,38 @@ void LocalEngine::handle(SubmitCommand& command) {
   if (max_wait_ms > 0) added.deadline_ms = added.arrival_ms + max_wait_ms;
   added.extras = {.tenant_salt = command.request.tenant_salt,
                   .adapter_id = command.request.adapter_id};
-  core_->drafting->begin(command.id, command.request);
-  UncompiledRequest held;
-  held.grammar = std::move(command.grammar);
-  held.begins_behind = std::move(command.request.grammar.begins_behind);
-  held.param = std::move(command.request.grammar.param);
-  held.request = std::move(added);
-  held.handoff = std::move(command.request.handoff);
-  core_->requests.add(command.id, std::move(command.request), command.queued, *command.sink);
-  if (!start_with(held)) core_->uncompiled.push_back(std::move(held));
+  core_->requests.add(command.id,
+                      std::move(command.request),
+                      command.queued,
+                      *command.sink,
+                      std::move(command.grammar));
+  pass_on(std::move(added), 0);
 }
 
-// Returns false when its grammar is not ready.
-bool LocalEngine::start_with(UncompiledRequest& held) {
-  if (held.grammar == nullptr) {
-    hold_for_cache(held);
-    return true;
+// Offers the request to the holders from `first` on, then gives it to the scheduler.
+void LocalEngine::pass_on(NewRequest request, size_t first) {
+  const RequestState& state = *core_->requests.find(request.id);
+  for (size_t i = first; i < core_->holders.size(); ++i) {
+    if (core_->holders[i]->hold(request, state, Clock::now())) return;
   }
-  if (!held.grammar->is_ready()) return false;
-  const auto& compiled = held.grammar->result();
-  if (!compiled) {
-    const Error& error = compiled.error();
-    end_request(held.request.id,
-                {.reason = FinishReason::kError,
-                 .error = held.param.empty() ? error.message : held.param + ": " + error.message,
-                 .code = error.code,
-                 .retry_after_s = error.retry_after_s,
-                 .param = held.param});
-    return true;
-  }
-  core_->drafting->bind(held.request.id, *compiled, held.begins_behind);
-  core_->requests.set_grammar(held.request.id, *compiled, std::move(held.begins_behind));
-  hold_for_cache(held);
-  return true;
-}
-
-// Starts the requests whose grammars have been compiled.
-void LocalEngine::take_compiled() {
-  if (core_->uncompiled.empty()) return;
-  std::erase_if(core_->uncompiled, [this](UncompiledRequest& held) {
-    return core_->requests.find(held.request.id) == nullptr || start_with(held);
-  });
-  core_->requests.flush();
-}
-
-void LocalEngine::hold_for_cache(UncompiledRequest& held) {
-  const bool has_handoff = core_->handoff != nullptr && held.handoff.has_value();
-  if (has_handoff) {
-    const RequestId id = held.request.id;
-    core_->requests.note_handoff(id);
-    const TraceContext& trace = core_->requests.find(id)->trace;
-    if (core_->handoff->hold(held.request, *held.handoff, Clock::now(), trace)) return;
-  }
-  hold_for_store(std::move(held.request));
-}
-
-void LocalEngine::hold_for_store(NewRequest request) {
-  if (core_->store && core_->store->hold(request, Clock::now())) return;
   add_to_scheduler(std::move(request));
+}
+
+// Takes what holders have released. One that goes on may be held by the next holder.
+void LocalEngine::advance_holders() {
+  for (size_t i = 0; i < core_->holders.size(); ++i) {
+    core_->released.clear();
+    core_->holders[i]->advance(Clock::now(), core_->released);
+    for (Holder::Released& released : core_->released) {
+      if (released.ending) {
+        end_request(released.request.id, *released.ending);
+      } else {
+        pass_on(std::move(released.request), i + 1);
+      }
+    }
+    core_->requests.flush();
+  }
+  if (core_->handoff) report_transfers();
 }
 
 void LocalEngine::add_to_scheduler(NewRequest request) {
@@ -161,8 +135,9 @@ void LocalEngine::add_to_scheduler(NewRequest request) {
     end_request(id, {.reason = FinishReason::kError, .error = status.error().message});
     return;
   }
-  const int32_t num_prompt_tokens = core_->requests.find(id)->num_prompt_tokens;
-  counters_.prompt_length.observe(kLengthBounds, num_prompt_tokens);
+  auto record = core_->requests.set_log(id, core_->scheduler.find(id)->log);
+  counters_.prompt_length.observe(kLengthBounds, record->num_prompt_tokens);
+  core_->drafting->begin(std::move(record));
 }
 
 // Ends a request without another token; every such end goes through here, when the scheduler has
@@ -171,21 +146,17 @@ void LocalEngine::end_request(RequestId id, const Ending& ending) {
   const RequestState* state = core_->requests.find(id);
   if (state == nullptr) return;
   if (!state->scheduled) gate_.leave(state->queued);
-  if (core_->store) core_->store->forget(id);
-  if (core_->handoff) core_->handoff->end(id, Clock::now());
+  for (const auto& holder : core_->holders) holder->end(id, Clock::now());
   core_->drafting->end(id);
   core_->requests.end(id, ending, counters_);
 }
 
 void LocalEngine::handle(const AbortCommand& command) {
   if (core_->requests.find(command.id) == nullptr) return;
-  // A preempted request that the store restores belongs to the scheduler too.
-  const bool was_held =
-      (core_->store && core_->store->abort(command.id)) ||
-      (core_->handoff && core_->handoff->abort(command.id, Clock::now())) ||
-      std::ranges::any_of(core_->uncompiled, [&](const UncompiledRequest& held) {
-        return held.request.id == command.id;
-      });
+  // A preempted request that a holder restores belongs to the scheduler too.
+  const bool was_held = std::ranges::any_of(core_->holders, [&](const auto& holder) {
+    return holder->abort(command.id, Clock::now());
+  });
   const bool is_gone = core_->scheduler.abort(command.id);
   if (!was_held && !is_gone) return;  // in flight: update() reports it
   end_request(command.id, {.reason = FinishReason::kAbort});
@@ -206,18 +177,20 @@ void LocalEngine::handle(const StateCommand& command) {
     RequestSummary& summary = state.requests.emplace_back();
     summary.id = id;
     summary.tenant = known.queued.tenant;
-    const char* const held = core_->handoff ? core_->handoff->status_of(id) : nullptr;
-    summary.status = held != nullptr ? held : "restoring";
-    summary.age_ms = 1e3 * seconds_between(known.arrival, now);
-    summary.num_prompt_tokens = known.num_prompt_tokens;
+    summary.status = "restoring";
+    for (const auto& holder : core_->holders) {
+      if (const char* const status = holder->status_of(id)) summary.status = status;
+    }
+    summary.age_ms = 1e3 * seconds_between(known.record->arrival, now);
+    summary.num_prompt_tokens = known.record->num_prompt_tokens;
     summary.num_cached_tokens = known.num_cached_tokens;
     summary.num_generated = known.num_generated;
-    summary.max_tokens = known.sampling->max_tokens;
+    summary.max_tokens = known.record->sampling.max_tokens;
     summary.num_draft_tokens = known.num_draft_tokens;
     summary.num_accepted_tokens = known.num_accepted_tokens;
     summary.timings = RequestTable::timings(known);
     const Request* request = core_->scheduler.find(id);
-    if (request == nullptr) continue;  // the store or a handoff holds it
+    if (request == nullptr) continue;  // a holder has it
     summary.status = to_string(request->status);
     summary.priority = request->priority;
     summary.num_computed_tokens = request->num_computed_tokens;
@@ -239,17 +212,6 @@ void LocalEngine::handle(const FlushCommand& command) {
 }
 
 void LocalEngine::handle(const StopCommand&) { stopping_ = true; }
-
-// Takes requests whose prefixes have come back from another tier.
-void LocalEngine::take_restored() {
-  if (!core_->store) return;
-  core_->ready.clear();
-  core_->resumed.clear();
-  core_->store->advance(Clock::now(), core_->ready, core_->resumed);
-  for (NewRequest& request : core_->ready) add_to_scheduler(std::move(request));
-  for (const RequestId id : core_->resumed) core_->scheduler.resume(id);
-  core_->requests.flush();
-}
 
 // Ends requests that the scheduler dropped without running them: those that waited past their
 // deadlines, with the expected start of their tenant's next request as retry time, and those that

@@ -241,6 +241,8 @@ Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& op
     core_->events = events_.get();
     core_->kv.set_event_sink(*events_);
   }
+  core_->holders.push_back(make_grammar_holder(core_->requests));
+  SLUICE_TRY_VOID(open_handoff(handoff, open_peers));
   if (has_tiers(config_)) {
     SLUICE_TRY(core_->store,
                PrefixStore::create(config_,
@@ -249,8 +251,8 @@ Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& op
                                    core_->kv,
                                    core_->events,
                                    [this] { inbox_.push_urgent(WakeCommand{}); }));
+    core_->holders.push_back(make_store_holder(*core_->store, core_->scheduler));
   }
-  SLUICE_TRY_VOID(open_handoff(handoff, open_peers));
   if (config_.preemption_mode == "swap" && !core_->store) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--preemption-mode swap needs --kv-offloading-size or --kv-disk-path",

@@ -6,6 +6,7 @@
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -18,7 +19,6 @@
 #include <vector>
 
 #include "engine/core/config.h"
-#include "engine/core/handoff_fallback.h"
 #include "engine/core/queue.h"
 #include "engine/core/times.h"
 #include "engine/engine.h"
@@ -39,7 +39,6 @@ struct NewRequest;
 struct Request;
 struct SchedulerOutput;
 struct StepWork;
-struct UncompiledRequest;
 
 using Clock = std::chrono::steady_clock;
 
@@ -135,10 +134,8 @@ class LocalEngine final : public Engine {
   void add_to_scheduler(NewRequest request);
   void end_request(RequestId id, const Ending& ending);
   void end_undecided(const SchedulerOutput& output);
-  void hold_for_cache(UncompiledRequest& held);
-  void hold_for_store(NewRequest request);
-  [[nodiscard]] bool fails_behind(HandoffFallback reason) const;
-  void advance_handoffs();
+  void pass_on(NewRequest request, size_t first);
+  void advance_holders();
   void report_transfers();
   void give_back_room();
   [[nodiscard]] std::chrono::microseconds idle_wait() const;
@@ -146,9 +143,6 @@ class LocalEngine final : public Engine {
   bool back_ahead();
   bool must_restart(const Request& request, uint64_t check, TokenId token);
   void retire_handoffs(const SchedulerOutput& output);
-  void take_restored();
-  bool start_with(UncompiledRequest& held);
-  void take_compiled();
   void release_ended();
   void record(const SchedulerOutput& output, StepRecord& step) const;
   bool step();
