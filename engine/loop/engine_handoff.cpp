@@ -10,8 +10,7 @@
 
 namespace sluice {
 
-Expected<void> LocalEngine::open_handoff(const HandoffConfig& part,
-                                         const OpenKvPeers& open_peers) {
+Expected<void> LocalEngine::open_handoff(const HandoffConfig& part, const OpenKvPeers& open_peers) {
   if (config_.kv_listen.empty() || !open_peers) return {};
   if (!core_->kv.caches_prefixes()) {
     return make_error(ErrorCode::kUnsupported,
@@ -39,20 +38,20 @@ Expected<void> LocalEngine::open_handoff(const HandoffConfig& part,
   return {};
 }
 
-void LocalEngine::report_transfers() {
-  core_->handoff->take_reports(core_->transfers);
-  if (core_->transfers.empty()) return;
-  const std::scoped_lock lock(watcher_mutex_);
-  if (transfer_watcher_ == nullptr) return;
-  for (const KvTransferReport& report : core_->transfers) {
-    transfer_watcher_->transfer_ended(report);
+void LocalEngine::Core::report_transfers() {
+  handoff->take_reports(transfers);
+  if (transfers.empty()) return;
+  const std::scoped_lock lock(engine.watcher_mutex_);
+  if (engine.transfer_watcher_ == nullptr) return;
+  for (const KvTransferReport& report : transfers) {
+    engine.transfer_watcher_->transfer_ended(report);
   }
 }
 
-std::chrono::microseconds LocalEngine::idle_wait() const {
+std::chrono::microseconds LocalEngine::Core::idle_wait() const {
   constexpr auto kIdleWait = std::chrono::microseconds(500'000);
-  if (!core_->handoff) return kIdleWait;
-  const auto timer = core_->handoff->next_timer();
+  if (!handoff) return kIdleWait;
+  const auto timer = handoff->next_timer();
   if (!timer) return kIdleWait;
   const auto left = std::chrono::duration_cast<std::chrono::microseconds>(*timer - Clock::now());
   return std::clamp(
@@ -61,35 +60,35 @@ std::chrono::microseconds LocalEngine::idle_wait() const {
 
 // The scheduler does not see the blocks that wait for peers: it must not find that a request could
 // never run because of them.
-void LocalEngine::give_back_room() {
-  if (!core_->handoff || core_->scheduler.num_running() > 0) return;
-  if (core_->scheduler.num_waiting() == 0) return;
-  if (core_->kv.num_available_blocks() >= core_->kv.blocks_for(info_.max_model_len)) return;
-  core_->handoff->give_back_room(Clock::now());
+void LocalEngine::Core::give_back_room() {
+  if (!handoff || scheduler.num_running() > 0) return;
+  if (scheduler.num_waiting() == 0) return;
+  if (kv.num_available_blocks() >= kv.blocks_for(engine.info_.max_model_len)) return;
+  handoff->give_back_room(Clock::now());
 }
 
 // Whether the request must start again: it was computed after another worker's blocks, and that
 // worker's row of logits after the prompt had other bits. Nothing of its answer has been sent.
-bool LocalEngine::must_restart(const Request& request, uint64_t check, TokenId token) {
-  if (!core_->handoff || request.num_generated() > 0) return false;
+bool LocalEngine::Core::must_restart(const Request& request, uint64_t check, TokenId token) {
+  if (!handoff || request.num_generated() > 0) return false;
   if (request.restarts) return true;
-  const RequestState& state = *core_->requests.find(request.id);
-  auto offer = core_->handoff->choose(request.id, token, state.record->sampling.seed, check);
-  if (offer) core_->requests.set_offer(request.id, std::move(offer));
-  if (core_->handoff->compare(request.id, check, Clock::now())) return false;
-  core_->orders.begin_again(request.id);
+  const RequestState& state = *requests.find(request.id);
+  auto offer = handoff->choose(request.id, token, state.record->sampling.seed, check);
+  if (offer) requests.set_offer(request.id, std::move(offer));
+  if (handoff->compare(request.id, check, Clock::now())) return false;
+  orders.begin_again(request.id);
   return true;
 }
 
-void LocalEngine::retire_handoffs(const SchedulerOutput& output) {
-  if (!core_->handoff) return;
+void LocalEngine::Core::retire_handoffs(const SchedulerOutput& output) {
+  if (!handoff) return;
   const Clock::time_point now = Clock::now();
   for (const ScheduledRequest& item : output.scheduled) {
-    const Request* const request = core_->scheduler.find(item.id);
-    if (request != nullptr) core_->handoff->computed(item.id, request->num_computed_tokens, now);
+    const Request* const request = scheduler.find(item.id);
+    if (request != nullptr) handoff->computed(item.id, request->num_computed_tokens, now);
   }
-  core_->handoff->retire(now);
-  for (const RequestId id : core_->finished) core_->handoff->end(id, now);
+  handoff->retire(now);
+  for (const RequestId id : finished) handoff->end(id, now);
 }
 
 }  // namespace sluice
