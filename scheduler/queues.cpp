@@ -206,10 +206,8 @@ bool Scheduler::Impl::stalls(const Entry& leader) const {
 
 // Tokens of the whole blocks that `a` and `b` share, as far as `b` could take them from the cache.
 int32_t Scheduler::Impl::shared_tokens(const Request& a, std::span<const TokenId> b) const {
-  const size_t longest = std::min(a.tokens.size(), b.size() - 1);
-  const auto end = std::mismatch(
-      b.begin(), b.begin() + static_cast<ptrdiff_t>(longest), a.tokens.begin(), a.tokens.end());
-  const auto shared = static_cast<int32_t>(end.first - b.begin());
+  const auto end = std::ranges::mismatch(b.first(b.size() - 1), a.tokens());
+  const auto shared = static_cast<int32_t>(end.in1 - b.begin());
   return shared - shared % kv.block_size();
 }
 

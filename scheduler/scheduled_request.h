@@ -3,9 +3,11 @@
 #pragma once
 
 #include <cstdint>
+#include <span>
 #include <string_view>
 #include <vector>
 
+#include "engine/core/token_log.h"
 #include "engine/core/types.h"
 #include "kvcache/kv_cache_manager.h"
 
@@ -45,11 +47,11 @@ struct NewRequest {
   int32_t max_tokens = 1;       // to generate in all; prompt + max_tokens <= max_model_len
   int32_t priority = 0;         // lower first
   PrefixExtras extras;
-  int32_t num_generated = 0;          // trailing generated part of `tokens`; less than max_tokens
-  bool scores_prompt = false;         // the logits of every prompt row are wanted
+  int32_t num_generated = 0;   // trailing generated part of `tokens`; less than max_tokens
+  bool scores_prompt = false;  // the logits of every prompt row are wanted
   PooledRows pooled = PooledRows::kNone;  // max_tokens and num_generated do not count where set
-  bool keeps_prompt = false;          // its KV should stay cached longer than others'
-  bool is_fallback = false;           // counts towards SchedulerOptions::max_fallback_share
+  bool keeps_prompt = false;              // its KV should stay cached longer than others'
+  bool is_fallback = false;               // counts towards SchedulerOptions::max_fallback_share
   bool streams_kv = false;            // KV is sent to another worker by chunk: a short last chunk
   TenantId tenant{};                  // the tenant that is charged
   int64_t arrival_ms = 0;             // on the clock of schedule()
@@ -58,7 +60,7 @@ struct NewRequest {
 
 struct Request {
   RequestId id;
-  std::vector<TokenId> tokens;  // prompt, then generated; capacity reserved at add()
+  TokenLog log;  // prompt, then generated; made by add(), appended to by update()
   int32_t num_prompt_tokens = 0;
   int32_t max_tokens = 0;
   int32_t priority = 0;
@@ -81,10 +83,12 @@ struct Request {
   PooledRows pooled = PooledRows::kNone;
   // Prompt rows whose logits, or states where it is pooled, retired steps have given.
   int32_t num_scored_tokens = 0;
-  bool abort_pending = false;     // aborted while in flight: ends when the step retires
-  bool restarts = false;          // StepResult::restarts was set; cleared by the preemption
+  bool abort_pending = false;  // aborted while in flight: ends when the step retires
+  bool restarts = false;       // StepResult::restarts was set; cleared by the preemption
 
-  [[nodiscard]] int32_t num_tokens() const { return static_cast<int32_t>(tokens.size()); }
+  [[nodiscard]] std::span<const TokenId> tokens() const { return log.tokens(); }
+
+  [[nodiscard]] int32_t num_tokens() const { return static_cast<int32_t>(tokens().size()); }
 
   [[nodiscard]] int32_t num_generated() const { return num_tokens() - num_prompt_tokens; }
 

@@ -95,8 +95,7 @@ Expected<void> Scheduler::add(NewRequest request) {
   e.in_use = true;
   Request& r = e.request;
   r.id = request.id;
-  r.tokens = std::move(request.tokens);
-  r.tokens.reserve(static_cast<size_t>(num_tokens));
+  r.log = TokenLog(std::move(request.tokens), static_cast<size_t>(num_tokens));
   r.num_prompt_tokens = static_cast<int32_t>(num_prompt_tokens);
   r.max_tokens = request.max_tokens;
   r.priority = request.priority;
@@ -171,7 +170,7 @@ void Scheduler::Impl::stop_running(size_t position) {
   if (e.draining()) --num_draining;
   const Request& r = e.request;
   if (!e.is_kv_bad && !r.restarts) {
-    kv.cache_tail(r.id, r.tokens, std::min(r.num_computed_tokens, r.num_tokens()));
+    kv.cache_tail(r.id, r.tokens(), std::min(r.num_computed_tokens, r.num_tokens()));
   }
   kv.free(r.id);
   running.erase(running.begin() + static_cast<ptrdiff_t>(position));
@@ -371,7 +370,7 @@ void Scheduler::Impl::schedule_prefills() {
 void Scheduler::Impl::write_rows() {
   for (const ScheduledRequest& row : output.scheduled) {
     const Entry& e = entry(row.slot);
-    const std::vector<TokenId>& tokens = e.request.tokens;
+    const std::span<const TokenId> tokens = e.request.tokens();
     const int32_t num_known = e.request.num_tokens();
     const int32_t first_draft = row.end() - row.num_draft_tokens;
     const auto known = tokens.begin() + std::min(row.num_computed_tokens, num_known);
@@ -482,8 +481,8 @@ void Scheduler::Impl::retire_row(const ScheduledRequest& row, const StepResult* 
     r.restarts = true;
     return;
   }
-  r.tokens.insert(r.tokens.end(), tokens.begin(), tokens.end());
-  CHECK_LE(r.num_generated(), r.max_tokens);
+  CHECK_LE(r.num_generated() + static_cast<int32_t>(tokens.size()), r.max_tokens);
+  r.log.append(tokens);
   if (num_right > 0) waiting.charge(e.tenant_slot, num_right * kGeneratedCost);
   if (result != nullptr && !dead && (result->finished || r.num_generated() == r.max_tokens)) {
     if (!e.draining()) ++num_draining;
@@ -498,7 +497,7 @@ void Scheduler::Impl::retire_row(const ScheduledRequest& row, const StepResult* 
   // never learned.
   e.is_kv_bad = e.is_kv_bad || (result != nullptr && result->tokens.empty());
   if (e.is_kv_bad) return;
-  kv.cache_blocks(r.id, r.tokens, std::min(r.num_computed_tokens, r.num_tokens()));
+  kv.cache_blocks(r.id, r.tokens(), std::min(r.num_computed_tokens, r.num_tokens()));
 }
 
 void Scheduler::update(const SchedulerOutput& output,

@@ -72,7 +72,7 @@ struct Scheduler::Impl {
 
     // Tokens that may come from the prefix cache: rows whose logits are wanted have to be computed.
     [[nodiscard]] std::span<const TokenId> cacheable_tokens() const {
-      const std::span<const TokenId> tokens = request.tokens;
+      const std::span<const TokenId> tokens = request.tokens();
       const bool has_all = request.num_scored_tokens + 1 >= request.num_prompt_tokens;
       if (!request.needs_every_row() || has_all) return tokens;
       return tokens.first(static_cast<size_t>(request.num_scored_tokens) + 1);
@@ -132,7 +132,7 @@ struct Scheduler::Impl {
 
   Outlook outlook;
   SchedulerOutput output;
-  StepShape shape;             // shape of `output`
+  StepShape shape;              // shape of `output`
   int32_t num_drafting = 0;     // requests with drafts in flight
   int32_t num_decoding = 0;     // requests, at the front of `output`
   int32_t num_chosen_rows = 0;  // total of `output`
@@ -152,9 +152,9 @@ struct Scheduler::Impl {
   int64_t num_tokens_in_flight = 0;
   int32_t num_unstarted = 0;
   int32_t max_num_running = 0;
-  int32_t num_draining = 0;      // in `running`
+  int32_t num_draining = 0;         // in `running`
   int32_t num_fallback_tokens = 0;  // prompt tokens in this step
-  bool short_of_blocks = false;  // this step: a request stalled or was preempted for blocks
+  bool short_of_blocks = false;     // this step: a request stalled or was preempted for blocks
   // The waiting head that did not fit, and when to look again.
   RequestId blocked_head{};
   int64_t blocked_available = 0;

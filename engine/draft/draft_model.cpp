@@ -346,10 +346,7 @@ void DraftModel::choose(std::span<const DraftTask> tasks, std::span<Draft> draft
     input.num_prompt_tokens = task.num_prompt_tokens;
     input.num_generated = row.end - task.num_prompt_tokens + draft.size;
     if (!reads_tokens(*input.params)) continue;
-    std::vector<TokenId>& history = row.request->history;
-    history.assign(task.known.begin(), task.known.end());
-    history.insert(history.end(), draft.guessed().begin(), draft.guessed().end());
-    input.tokens = history;
+    input.tokens = {.committed = task.known, .tail = draft.guessed()};
   }
   if (inputs_.empty()) return;
   const std::span<const SamplerResult> results =

@@ -116,8 +116,7 @@ class DraftModel {
     // to be recomputed.
     int32_t carried = -1;
     int32_t place = -1;
-    uint64_t call = 0;             // latest call with this request
-    std::vector<TokenId> history;  // for the choice: known and drafted tokens
+    uint64_t call = 0;  // latest call with this request
   };
 
   // A task during one call.

@@ -20,61 +20,42 @@ Drafting::Drafting(const SpecConfig& config,
         return tokenizer.is_special(token) ? std::string_view() : tokenizer.token_bytes(token);
       }) {}
 
-void Drafting::begin(RequestId id, const ValidRequest& request) {
+void Drafting::begin(std::shared_ptr<const RequestRecord> request) {
   const bool drafts =
-      config_.has_method() || !request.prediction.empty() || request.grammar.is_set();
-  if (!request.speculative || !drafts) return;
-  Wish wish = {.salt = request.tenant_salt,
-               .prediction = request.prediction,
-               .sampling = {},
-               .grammar = nullptr,
-               .begins_behind = {}};
-  if (model_ != nullptr) wish.sampling = request.sampling;
-  wishes_.emplace(id, std::move(wish));
-}
-
-void Drafting::bind(RequestId id,
-                    std::shared_ptr<const Grammar> grammar,
-                    std::span<const TokenId> begins_behind) {
-  const auto found = wishes_.find(id);
-  if (found == wishes_.end()) return;
-  found->second.grammar = std::move(grammar);
-  found->second.begins_behind.assign(begins_behind.begin(), begins_behind.end());
+      config_.has_method() || !request->prediction.empty() || request->grammar != nullptr;
+  if (!request->speculative || !drafts) return;
+  const RequestId id = request->id;
+  waiting_.emplace(id, std::move(request));
 }
 
 // Begins the requests of ids_ that have just started to decode.
-void Drafting::begin_decoding(const Scheduler& scheduler) {
-  if (wishes_.empty()) return;
+void Drafting::begin_decoding() {
+  if (waiting_.empty()) return;
   for (const RequestId id : ids_) {
-    const auto found = wishes_.find(id);
-    if (found == wishes_.end()) continue;
-    const Request& request = *scheduler.find(id);
+    const auto found = waiting_.find(id);
+    if (found == waiting_.end()) continue;
+    const RequestRecord& request = *found->second;
     speculator_.begin(id,
-                      {.known = request.tokens,
-                       .num_prompt_tokens = request.num_prompt_tokens,
-                       .salt = found->second.salt,
-                       .prediction = found->second.prediction,
-                       .grammar = found->second.grammar,
-                       .begins_behind = found->second.begins_behind});
-    if (model_ != nullptr) model_->begin(id, found->second.sampling);
+                      request.log,
+                      {.num_prompt_tokens = request.num_prompt_tokens,
+                       .salt = request.tenant_salt,
+                       .prediction = request.prediction,
+                       .grammar = request.grammar});
+    if (model_ != nullptr) model_->begin(id, request.sampling);
     begun_.insert(id);
-    wishes_.erase(found);
+    waiting_.erase(found);
   }
 }
 
-void Drafting::committed(RequestId id, std::span<const TokenId> tokens) {
-  if (!begun_.empty()) speculator_.committed(id, tokens);
-}
-
 void Drafting::end(RequestId id) {
-  wishes_.erase(id);
+  waiting_.erase(id);
   if (begun_.erase(id) == 0) return;
   speculator_.end(id);
   if (model_ != nullptr) model_->end(id);
 }
 
 int32_t Drafting::most_tokens(const Scheduler& scheduler) const {
-  if ((begun_.empty() && wishes_.empty()) || !scheduler.wants_drafts()) return 0;
+  if ((begun_.empty() && waiting_.empty()) || !scheduler.wants_drafts()) return 0;
   return config_.max_tokens(scheduler.num_running());
 }
 
@@ -108,7 +89,7 @@ bool Drafting::should_wait(Scheduler& scheduler, DraftStats& stats) {
   scheduler.list_decoding(ids_);
   if (model_ != nullptr) {
     return std::ranges::any_of(
-        ids_, [&](RequestId id) { return begun_.contains(id) || wishes_.contains(id); });
+        ids_, [&](RequestId id) { return begun_.contains(id) || waiting_.contains(id); });
   }
   if (scheduler.follows_drafts()) return false;
   const auto begin = std::chrono::steady_clock::now();
@@ -135,14 +116,14 @@ void Drafting::follow(const SchedulerOutput& decision) {
 void Drafting::add_task(const Request& request, int32_t max) {
   DraftTask& task = tasks_.emplace_back();
   task.id = request.id;
-  task.known = std::span(request.tokens);
+  task.known = request.tokens();
   task.blocks = kv_.block_table(request.id, model_->kv_group());
   task.num_prompt_tokens = request.num_prompt_tokens;
   task.num_cached_tokens = request.num_cached_tokens;
   task.max = max;
   if (!model_->is_head()) return;
   const auto num_known = static_cast<size_t>(request.num_computed_tokens) + 1;
-  task.known = task.known.first(std::min(num_known, request.tokens.size()));
+  task.known = task.known.first(std::min(num_known, task.known.size()));
   const auto rows = std::ranges::find(followed_, request.id, &StepRows::id);
   if (rows == followed_.end()) return;
   task.first_row = rows->row;
@@ -194,7 +175,7 @@ void Drafting::offer(Scheduler& scheduler, DraftStats& stats) {
   if (most == 0) return;
   const auto begin = std::chrono::steady_clock::now();
   scheduler.list_decoding(ids_);
-  begin_decoding(scheduler);
+  begin_decoding();
   drafts_.resize(ids_.size());
   for (size_t i = 0; i < ids_.size(); ++i) {
     propose_behind(scheduler, ids_[i], most, drafts_[i]);

@@ -6,13 +6,13 @@
 // fail entirely; it needs that no step is in flight, because it computes where steps do.
 //
 // Call order per step: should_wait() -> offer() -> Scheduler::schedule() -> the step runs ->
-// committed() or end() for each of its requests, count() for each that had drafts.
+// count() for each of its requests that had drafts -> Scheduler::update() -> end() for those that
+// have ended.
 #pragma once
 
 #include <chrono>
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <unordered_map>
 #include <unordered_set>
 #include <vector>
@@ -21,8 +21,7 @@
 #include "engine/core/stats.h"
 #include "engine/core/types.h"
 #include "engine/draft/draft_model.h"
-#include "engine/request.h"
-#include "engine/sampling/grammar/grammar.h"
+#include "engine/sampling/request_record.h"
 #include "engine/spec/spec_config.h"
 #include "engine/spec/speculator.h"
 #include "engine/tokenizer/tokenizer.h"
@@ -41,13 +40,8 @@ class Drafting {
            const KvCacheManager& kv,
            DraftModel* model);
 
-  // Registers a request; only its own data is kept until it decodes.
-  void begin(RequestId id, const ValidRequest& request);
-  // Sets, before the request decodes, what constrains its answer, as in BegunRequest.
-  void bind(RequestId id,
-            std::shared_ptr<const Grammar> grammar,
-            std::span<const TokenId> begins_behind);
-  void committed(RequestId id, std::span<const TokenId> tokens);
+  // Registers a request that the scheduler has; its proposers begin when it decodes.
+  void begin(std::shared_ptr<const RequestRecord> request);
   void end(RequestId id);
 
   // Called when a step has run and its tokens are committed. A head reads the states that the step
@@ -87,16 +81,7 @@ class Drafting {
     int32_t position = 0;
   };
 
-  // A request's inputs for drafting, before it decodes.
-  struct Wish {
-    uint64_t salt = 0;
-    std::vector<TokenId> prediction;
-    SamplingParams sampling;                 // used where a model drafts
-    std::shared_ptr<const Grammar> grammar;  // null: none
-    std::vector<TokenId> begins_behind;
-  };
-
-  void begin_decoding(const Scheduler& scheduler);
+  void begin_decoding();
   void propose_behind(const Scheduler& scheduler, RequestId id, int32_t most, Draft& draft);
   void ask_model(Scheduler& scheduler, int32_t most);
   void add_task(const Request& request, int32_t max);
@@ -106,7 +91,8 @@ class Drafting {
   const KvCacheManager& kv_;
   DraftModel* const model_;
   Speculator speculator_;
-  std::unordered_map<RequestId, Wish> wishes_;
+  // Requests that do not decode yet, and those that do.
+  std::unordered_map<RequestId, std::shared_ptr<const RequestRecord>> waiting_;
   std::unordered_set<RequestId> begun_;
   std::vector<RequestId> ids_;
   std::vector<Draft> drafts_;  // by ids_

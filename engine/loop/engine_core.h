@@ -1,12 +1,14 @@
 // SPDX-License-Identifier: Apache-2.0
-// The parts of an engine below its inbox. Private to the files of LocalEngine, which include the
-// parts that they use. Engine thread only.
+// What only the engine thread sees of an engine: its parts and the step loop, engine_loop.cpp. The
+// other files: engine_requests.cpp (arrival and departure of requests), engine_handoff.cpp. Each
+// includes the parts that it uses.
 #pragma once
 
+#include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 #include <optional>
-#include <string>
 #include <vector>
 
 #include "engine/core/config.h"
@@ -14,8 +16,7 @@
 #include "engine/core/pooling.h"
 #include "engine/core/types.h"
 #include "engine/handoff/handoff.h"
-#include "engine/handoff/handoff_config.h"
-#include "engine/handoff/handoff_spec.h"
+#include "engine/loop/holders.h"
 #include "engine/loop/local_engine.h"
 #include "engine/loop/request_table.h"
 #include "engine/loop/step_log.h"
@@ -29,15 +30,7 @@ namespace sluice {
 class Drafting;
 class StepExecutor;
 struct SpecConfig;
-
-// A request whose grammar is being compiled.
-struct UncompiledRequest {
-  NewRequest request;
-  std::optional<HandoffSpec> handoff;
-  std::shared_ptr<const PendingGrammar> grammar;
-  std::vector<TokenId> begins_behind;  // see GrammarSpec
-  std::string param;                   // see GrammarSpec
-};
+struct StepWork;
 
 struct LocalEngine::Core {
   // The engine's own notes on a step in flight.
@@ -47,13 +40,49 @@ struct LocalEngine::Core {
     int64_t work_started = 0;  // work that left the queue
   };
 
-  Core(const Config& config,
+  Core(LocalEngine& owner,
+       const Config& config,
        const SpecConfig& speculation,
        std::unique_ptr<ModelRunner> model_runner,
        const Tokenizer& tokenizer,
        const std::optional<PoolingInfo>& pooling);
   ~Core();
 
+  void run();
+  void drain_inbox();
+  void handle(SubmitCommand& command);
+  void handle(const AbortCommand& command);
+  void handle(const StateCommand& command);
+  void handle(const FlushCommand& command);
+  void handle(const StopCommand& command);
+
+  void handle(const WakeCommand&) {}
+
+  void add_to_scheduler(NewRequest request);
+  void end_request(RequestId id, const Ending& ending);
+  void end_undecided(const SchedulerOutput& output);
+  void pass_on(NewRequest request, size_t first);
+  void advance_holders();
+  void report_transfers();
+  void give_back_room();
+  [[nodiscard]] std::chrono::microseconds idle_wait() const;
+  void rest(bool& has_rested);
+  bool back_ahead();
+  bool must_restart(const Request& request, uint64_t check, TokenId token);
+  void retire_handoffs(const SchedulerOutput& output);
+  void release_ended();
+  void record(const SchedulerOutput& output, StepRecord& step) const;
+  bool step();
+  bool launch();
+  void retire();
+  void restore_preempted(const SchedulerOutput& output);
+  void note_failed_rank();
+  void add_results(StepWork& work);
+  void add_pooled(StepWork& work);
+  void commit(StepWork& work);
+  void publish_stats();
+
+  LocalEngine& engine;
   std::unique_ptr<ModelRunner> runner;
   KvEventPublisher* events = nullptr;  // owned by the engine
   KvCacheManager kv;
@@ -62,17 +91,18 @@ struct LocalEngine::Core {
   StepOrders orders;
   std::unique_ptr<StepExecutor> executor;
   std::unique_ptr<Drafting> drafting;
-  std::vector<StepNote> notes;         // steps in flight, oldest first
-  std::unique_ptr<PrefixStore> store;  // null: no tier below the cache
-  std::unique_ptr<Handoff> handoff;    // null: no KV exchange with other workers
-  KvFailurePolicy failure_policy = KvFailurePolicy::kRecompute;
-  std::vector<UncompiledRequest> uncompiled;  // requests that wait for their grammars
-  std::vector<DecodeSide::Released> released;  // scratch: requests that the handoff held
-  std::vector<KvTransferReport> transfers;     // scratch: ended transfers
-  std::vector<RequestId> finished;             // this step: requests that got their last tokens
-  std::vector<NewRequest> ready;               // scratch: requests that the store held
-  std::vector<RequestId> resumed;              // scratch: preempted requests that the store held
+  std::vector<StepNote> notes;                   // steps in flight, oldest first
+  std::unique_ptr<PrefixStore> store;            // null: no tier below the cache
+  std::unique_ptr<Handoff> handoff;              // null: no KV exchange with other workers
+  std::vector<std::unique_ptr<Holder>> holders;  // in the order in which requests pass them
+  std::vector<Holder::Released> released;        // scratch
+  std::vector<KvTransferReport> transfers;       // scratch: ended transfers
+  std::vector<RequestId> finished;               // this step: requests that got their last tokens
   StepLog steps;
+  EngineStats counters;
+  std::vector<Command> commands;  // scratch
+  bool stopping = false;
+  bool has_lost_rank = false;
   std::vector<RequestId> failed;  // this step: requests whose prompt or whole step failed
   std::vector<StepResult> results;
   std::vector<RequestId> aborted;

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// What the engine does for handoffs (handoff/handoff.h): when it calls them, and what becomes of
-// their requests.
+// What the engine does for handoffs (handoff/handoff.h) beside holding their requests.
 #include <algorithm>
 #include <utility>
 
@@ -11,9 +10,7 @@
 
 namespace sluice {
 
-Expected<void> LocalEngine::open_handoff(const HandoffConfig& part,
-                                         const OpenKvPeers& open_peers) {
-  core_->failure_policy = part.failure_policy;
+Expected<void> LocalEngine::open_handoff(const HandoffConfig& part, const OpenKvPeers& open_peers) {
   if (config_.kv_listen.empty() || !open_peers) return {};
   if (!core_->kv.caches_prefixes()) {
     return make_error(ErrorCode::kUnsupported,
@@ -35,53 +32,26 @@ Expected<void> LocalEngine::open_handoff(const HandoffConfig& part,
                              open_peers,
                              [this] { inbox_.push_urgent(WakeCommand{}); },
                              {.type = info_.is_on_gpu() ? DeviceType::kCuda : DeviceType::kCpu}));
+  core_->holders.push_back(make_handoff_holder(
+      *core_->handoff, part.failure_policy, draining_, core_->scheduler, core_->requests));
   info_.handoff = core_->handoff->info();
   return {};
 }
 
-// A worker that ends computes what it has accepted.
-bool LocalEngine::fails_behind(HandoffFallback reason) const {
-  return core_->failure_policy == KvFailurePolicy::kFail && reason != HandoffFallback::kDraining;
-}
-
-// Between steps.
-void LocalEngine::advance_handoffs() {
-  if (!core_->handoff) return;
-  if (draining_) core_->handoff->drain(Clock::now());
-  core_->released.clear();
-  core_->handoff->advance(Clock::now(), !core_->scheduler.has_work(), core_->released);
-  for (DecodeSide::Released& released : core_->released) {
-    const RequestId id = released.request.id;
-    if (released.fallback && fails_behind(*released.fallback)) {
-      end_request(id,
-                  {.reason = FinishReason::kError,
-                   .error = "The KV of the prompt did not come from its prefill worker (" +
-                            std::string(to_string(*released.fallback)) + ").",
-                   .code = ErrorCode::kUnavailable,
-                   .retry_after_s = 1});
-      continue;
-    }
-    if (released.seed) core_->requests.set_seed(id, *released.seed);
-    hold_for_store(std::move(released.request));
-  }
-  core_->requests.flush();
-  report_transfers();
-}
-
-void LocalEngine::report_transfers() {
-  core_->handoff->take_reports(core_->transfers);
-  if (core_->transfers.empty()) return;
-  const std::scoped_lock lock(watcher_mutex_);
-  if (transfer_watcher_ == nullptr) return;
-  for (const KvTransferReport& report : core_->transfers) {
-    transfer_watcher_->transfer_ended(report);
+void LocalEngine::Core::report_transfers() {
+  handoff->take_reports(transfers);
+  if (transfers.empty()) return;
+  const std::scoped_lock lock(engine.watcher_mutex_);
+  if (engine.transfer_watcher_ == nullptr) return;
+  for (const KvTransferReport& report : transfers) {
+    engine.transfer_watcher_->transfer_ended(report);
   }
 }
 
-std::chrono::microseconds LocalEngine::idle_wait() const {
+std::chrono::microseconds LocalEngine::Core::idle_wait() const {
   constexpr auto kIdleWait = std::chrono::microseconds(500'000);
-  if (!core_->handoff) return kIdleWait;
-  const auto timer = core_->handoff->next_timer();
+  if (!handoff) return kIdleWait;
+  const auto timer = handoff->next_timer();
   if (!timer) return kIdleWait;
   const auto left = std::chrono::duration_cast<std::chrono::microseconds>(*timer - Clock::now());
   return std::clamp(
@@ -90,35 +60,35 @@ std::chrono::microseconds LocalEngine::idle_wait() const {
 
 // The scheduler does not see the blocks that wait for peers: it must not find that a request could
 // never run because of them.
-void LocalEngine::give_back_room() {
-  if (!core_->handoff || core_->scheduler.num_running() > 0) return;
-  if (core_->scheduler.num_waiting() == 0) return;
-  if (core_->kv.num_available_blocks() >= core_->kv.blocks_for(info_.max_model_len)) return;
-  core_->handoff->give_back_room(Clock::now());
+void LocalEngine::Core::give_back_room() {
+  if (!handoff || scheduler.num_running() > 0) return;
+  if (scheduler.num_waiting() == 0) return;
+  if (kv.num_available_blocks() >= kv.blocks_for(engine.info_.max_model_len)) return;
+  handoff->give_back_room(Clock::now());
 }
 
 // Whether the request must start again: it was computed after another worker's blocks, and that
 // worker's row of logits after the prompt had other bits. Nothing of its answer has been sent.
-bool LocalEngine::must_restart(const Request& request, uint64_t check, TokenId token) {
-  if (!core_->handoff || request.num_generated() > 0) return false;
+bool LocalEngine::Core::must_restart(const Request& request, uint64_t check, TokenId token) {
+  if (!handoff || request.num_generated() > 0) return false;
   if (request.restarts) return true;
-  const RequestState& state = *core_->requests.find(request.id);
-  auto offer = core_->handoff->choose(request.id, token, state.sampling->seed, check);
-  if (offer) core_->requests.set_offer(request.id, std::move(offer));
-  if (core_->handoff->compare(request.id, check, Clock::now())) return false;
-  core_->orders.begin_again(request.id);
+  const RequestState& state = *requests.find(request.id);
+  auto offer = handoff->choose(request.id, token, state.record->sampling.seed, check);
+  if (offer) requests.set_offer(request.id, std::move(offer));
+  if (handoff->compare(request.id, check, Clock::now())) return false;
+  orders.begin_again(request.id);
   return true;
 }
 
-void LocalEngine::retire_handoffs(const SchedulerOutput& output) {
-  if (!core_->handoff) return;
+void LocalEngine::Core::retire_handoffs(const SchedulerOutput& output) {
+  if (!handoff) return;
   const Clock::time_point now = Clock::now();
   for (const ScheduledRequest& item : output.scheduled) {
-    const Request* const request = core_->scheduler.find(item.id);
-    if (request != nullptr) core_->handoff->computed(item.id, request->num_computed_tokens, now);
+    const Request* const request = scheduler.find(item.id);
+    if (request != nullptr) handoff->computed(item.id, request->num_computed_tokens, now);
   }
-  core_->handoff->retire(now);
-  for (const RequestId id : core_->finished) core_->handoff->end(id, now);
+  handoff->retire(now);
+  for (const RequestId id : finished) handoff->end(id, now);
 }
 
 }  // namespace sluice

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How requests enter and leave an engine: commands of other threads, requests that wait for a
-// grammar or a tier below the cache, and every end without another token.
+// How requests enter and leave an engine: commands of other threads, holders on the way
+// to the scheduler, and every end without another token.
 #include <algorithm>
 #include <utility>
 
@@ -27,8 +27,7 @@ Expected<RequestId> LocalEngine::submit(ValidRequest request, OutputSink& sink) 
   }
   SLUICE_TRY(const QueuedWork queued, gate_.enter(request));
   const RequestId id(next_id_.fetch_add(1));
-  if (!inbox_.try_push(
-          SubmitCommand{id, std::move(request), queued, &sink, std::move(grammar)})) {
+  if (!inbox_.try_push(SubmitCommand{id, std::move(request), queued, &sink, std::move(grammar)})) {
     gate_.leave(queued);
     return make_error(ErrorCode::kUnavailable, "The engine has stopped.");
   }
@@ -62,15 +61,15 @@ void LocalEngine::flush_prefix_cache(std::function<void(bool)> done) {
   if (!inbox_.push_urgent(FlushCommand{done})) done(false);
 }
 
-void LocalEngine::drain_inbox() {
-  inbox_.drain(commands_);
-  for (Command& command : commands_) {
+void LocalEngine::Core::drain_inbox() {
+  engine.inbox_.drain(commands);
+  for (Command& command : commands) {
     std::visit([this](auto& alternative) { handle(alternative); }, command);
   }
-  core_->requests.flush();
+  requests.flush();
 }
 
-void LocalEngine::handle(SubmitCommand& command) {
+void LocalEngine::Core::handle(SubmitCommand& command) {
   NewRequest added;
   added.id = command.id;
   added.tokens = command.request.prompt;
@@ -80,188 +79,148 @@ void LocalEngine::handle(SubmitCommand& command) {
   added.max_tokens = command.request.sampling.max_tokens;
   added.scores_prompt = command.request.sampling.num_prompt_logprobs >= 0;
   if (command.request.pooling) {
-    added.pooled = rows_to_pool(*info_.pooling, *command.request.pooling);
+    added.pooled = rows_to_pool(*engine.info_.pooling, *command.request.pooling);
     added.max_tokens = 1;
   }
   added.keeps_prompt = command.request.keeps_prompt;
   added.priority = command.request.priority;
   added.tenant = command.request.tenant;
   added.arrival_ms = to_ms(command.request.arrival);
-  int64_t max_wait_ms = int64_t{1000} * config_.max_queue_wait_s;
+  int64_t max_wait_ms = int64_t{1000} * engine.config_.max_queue_wait_s;
   if (const int64_t own = command.request.max_queue_wait_ms; own > 0) {
     max_wait_ms = max_wait_ms > 0 ? std::min(max_wait_ms, own) : own;
   }
   if (max_wait_ms > 0) added.deadline_ms = added.arrival_ms + max_wait_ms;
   added.extras = {.tenant_salt = command.request.tenant_salt,
                   .adapter_id = command.request.adapter_id};
-  core_->drafting->begin(command.id, command.request);
-  UncompiledRequest held;
-  held.grammar = std::move(command.grammar);
-  held.begins_behind = std::move(command.request.grammar.begins_behind);
-  held.param = std::move(command.request.grammar.param);
-  held.request = std::move(added);
-  held.handoff = std::move(command.request.handoff);
-  core_->requests.add(command.id, std::move(command.request), command.queued, *command.sink);
-  if (!start_with(held)) core_->uncompiled.push_back(std::move(held));
+  requests.add(command.id,
+               std::move(command.request),
+               command.queued,
+               *command.sink,
+               std::move(command.grammar));
+  pass_on(std::move(added), 0);
 }
 
-// Returns false when its grammar is not ready.
-bool LocalEngine::start_with(UncompiledRequest& held) {
-  if (held.grammar == nullptr) {
-    hold_for_cache(held);
-    return true;
+// Offers the request to the holders from `first` on, then gives it to the scheduler.
+void LocalEngine::Core::pass_on(NewRequest request, size_t first) {
+  const RequestState& state = *requests.find(request.id);
+  for (size_t i = first; i < holders.size(); ++i) {
+    if (holders[i]->hold(request, state, Clock::now())) return;
   }
-  if (!held.grammar->is_ready()) return false;
-  const auto& compiled = held.grammar->result();
-  if (!compiled) {
-    const Error& error = compiled.error();
-    end_request(held.request.id,
-                {.reason = FinishReason::kError,
-                 .error = held.param.empty() ? error.message : held.param + ": " + error.message,
-                 .code = error.code,
-                 .retry_after_s = error.retry_after_s,
-                 .param = held.param});
-    return true;
-  }
-  core_->drafting->bind(held.request.id, *compiled, held.begins_behind);
-  core_->requests.set_grammar(held.request.id, *compiled, std::move(held.begins_behind));
-  hold_for_cache(held);
-  return true;
-}
-
-// Starts the requests whose grammars have been compiled.
-void LocalEngine::take_compiled() {
-  if (core_->uncompiled.empty()) return;
-  std::erase_if(core_->uncompiled, [this](UncompiledRequest& held) {
-    return core_->requests.find(held.request.id) == nullptr || start_with(held);
-  });
-  core_->requests.flush();
-}
-
-void LocalEngine::hold_for_cache(UncompiledRequest& held) {
-  const bool has_handoff = core_->handoff != nullptr && held.handoff.has_value();
-  if (has_handoff) {
-    const RequestId id = held.request.id;
-    core_->requests.note_handoff(id);
-    const TraceContext& trace = core_->requests.find(id)->trace;
-    if (core_->handoff->hold(held.request, *held.handoff, Clock::now(), trace)) return;
-  }
-  hold_for_store(std::move(held.request));
-}
-
-void LocalEngine::hold_for_store(NewRequest request) {
-  if (core_->store && core_->store->hold(request, Clock::now())) return;
   add_to_scheduler(std::move(request));
 }
 
-void LocalEngine::add_to_scheduler(NewRequest request) {
+// Takes what holders have released. One that goes on may be held by the next holder.
+void LocalEngine::Core::advance_holders() {
+  for (size_t i = 0; i < holders.size(); ++i) {
+    released.clear();
+    holders[i]->advance(Clock::now(), released);
+    for (Holder::Released& one : released) {
+      if (one.ending) {
+        end_request(one.request.id, *one.ending);
+      } else {
+        pass_on(std::move(one.request), i + 1);
+      }
+    }
+    requests.flush();
+  }
+  if (handoff) report_transfers();
+}
+
+void LocalEngine::Core::add_to_scheduler(NewRequest request) {
   const RequestId id = request.id;
-  const Expected<void> status = core_->scheduler.add(std::move(request));
+  const Expected<void> status = scheduler.add(std::move(request));
   if (!status) {
     end_request(id, {.reason = FinishReason::kError, .error = status.error().message});
     return;
   }
-  const int32_t num_prompt_tokens = core_->requests.find(id)->num_prompt_tokens;
-  counters_.prompt_length.observe(kLengthBounds, num_prompt_tokens);
+  auto record = requests.set_log(id, scheduler.find(id)->log);
+  counters.prompt_length.observe(kLengthBounds, record->num_prompt_tokens);
+  drafting->begin(std::move(record));
 }
 
 // Ends a request without another token; every such end goes through here, when the scheduler has
 // released the request or a step in flight will. Unknown ids have ended before.
-void LocalEngine::end_request(RequestId id, const Ending& ending) {
-  const RequestState* state = core_->requests.find(id);
+void LocalEngine::Core::end_request(RequestId id, const Ending& ending) {
+  const RequestState* state = requests.find(id);
   if (state == nullptr) return;
-  if (!state->scheduled) gate_.leave(state->queued);
-  if (core_->store) core_->store->forget(id);
-  if (core_->handoff) core_->handoff->end(id, Clock::now());
-  core_->drafting->end(id);
-  core_->requests.end(id, ending, counters_);
+  if (!state->scheduled) engine.gate_.leave(state->queued);
+  for (const auto& holder : holders) holder->end(id, Clock::now());
+  drafting->end(id);
+  requests.end(id, ending, counters);
 }
 
-void LocalEngine::handle(const AbortCommand& command) {
-  if (core_->requests.find(command.id) == nullptr) return;
-  // A preempted request that the store restores belongs to the scheduler too.
-  const bool was_held =
-      (core_->store && core_->store->abort(command.id)) ||
-      (core_->handoff && core_->handoff->abort(command.id, Clock::now())) ||
-      std::ranges::any_of(core_->uncompiled, [&](const UncompiledRequest& held) {
-        return held.request.id == command.id;
-      });
-  const bool is_gone = core_->scheduler.abort(command.id);
+void LocalEngine::Core::handle(const AbortCommand& command) {
+  if (requests.find(command.id) == nullptr) return;
+  // A preempted request that a holder restores belongs to the scheduler too.
+  const bool was_held = std::ranges::any_of(
+      holders, [&](const auto& holder) { return holder->abort(command.id, Clock::now()); });
+  const bool is_gone = scheduler.abort(command.id);
   if (!was_held && !is_gone) return;  // in flight: update() reports it
   end_request(command.id, {.reason = FinishReason::kAbort});
 }
 
-void LocalEngine::handle(const StateCommand& command) {
+void LocalEngine::Core::handle(const StateCommand& command) {
   EngineState state;
   publish_stats();
-  state.stats = stats();
-  for (const RowTimes::Measured& measured : core_->scheduler.row_times()) {
+  state.stats = engine.stats();
+  for (const RowTimes::Measured& measured : scheduler.row_times()) {
     state.row_times.push_back({.num_rows = measured.num_rows, .ms = measured.ms});
   }
-  const KvUsage usage = core_->kv.usage();
+  const KvUsage usage = kv.usage();
   state.num_blocks_free = usage.num_free;
   state.num_blocks_cached = usage.num_cached;
   const Clock::time_point now = Clock::now();
-  for (const auto& [id, known] : core_->requests.states()) {
+  for (const auto& [id, known] : requests.states()) {
     RequestSummary& summary = state.requests.emplace_back();
     summary.id = id;
     summary.tenant = known.queued.tenant;
-    const char* const held = core_->handoff ? core_->handoff->status_of(id) : nullptr;
-    summary.status = held != nullptr ? held : "restoring";
-    summary.age_ms = 1e3 * seconds_between(known.arrival, now);
-    summary.num_prompt_tokens = known.num_prompt_tokens;
+    summary.status = "restoring";
+    for (const auto& holder : holders) {
+      if (const char* const status = holder->status_of(id)) summary.status = status;
+    }
+    summary.age_ms = 1e3 * seconds_between(known.record->arrival, now);
+    summary.num_prompt_tokens = known.record->num_prompt_tokens;
     summary.num_cached_tokens = known.num_cached_tokens;
     summary.num_generated = known.num_generated;
-    summary.max_tokens = known.sampling->max_tokens;
+    summary.max_tokens = known.record->sampling.max_tokens;
     summary.num_draft_tokens = known.num_draft_tokens;
     summary.num_accepted_tokens = known.num_accepted_tokens;
     summary.timings = RequestTable::timings(known);
-    const Request* request = core_->scheduler.find(id);
-    if (request == nullptr) continue;  // the store or a handoff holds it
+    const Request* request = scheduler.find(id);
+    if (request == nullptr) continue;  // a holder has it
     summary.status = to_string(request->status);
     summary.priority = request->priority;
     summary.num_computed_tokens = request->num_computed_tokens;
-    for (int32_t group = 0; group < core_->kv.num_groups(); ++group) {
-      const std::span<const BlockId> table = core_->kv.block_table(id, group);
+    for (int32_t group = 0; group < kv.num_groups(); ++group) {
+      const std::span<const BlockId> table = kv.block_table(id, group);
       summary.num_blocks += static_cast<int32_t>(
           std::ranges::count_if(table, [](BlockId block) { return block != kNullBlock; }));
     }
   }
   std::ranges::sort(state.requests, {}, &RequestSummary::id);
-  state.steps = core_->steps.last(static_cast<size_t>(command.num_steps));
+  state.steps = steps.last(static_cast<size_t>(command.num_steps));
   command.done(std::move(state));
 }
 
-void LocalEngine::handle(const FlushCommand& command) {
-  const bool is_idle = core_->requests.states().empty();
-  if (is_idle) core_->kv.reset_prefix_cache();
+void LocalEngine::Core::handle(const FlushCommand& command) {
+  const bool is_idle = requests.states().empty();
+  if (is_idle) kv.reset_prefix_cache();
   command.done(is_idle);
 }
 
-void LocalEngine::handle(const StopCommand&) { stopping_ = true; }
-
-// Takes requests whose prefixes have come back from another tier.
-void LocalEngine::take_restored() {
-  if (!core_->store) return;
-  core_->ready.clear();
-  core_->resumed.clear();
-  core_->store->advance(Clock::now(), core_->ready, core_->resumed);
-  for (NewRequest& request : core_->ready) add_to_scheduler(std::move(request));
-  for (const RequestId id : core_->resumed) core_->scheduler.resume(id);
-  core_->requests.flush();
-}
+void LocalEngine::Core::handle(const StopCommand&) { stopping = true; }
 
 // Ends requests that the scheduler dropped without running them: those that waited past their
 // deadlines, with the expected start of their tenant's next request as retry time, and those that
 // can never run.
-void LocalEngine::end_undecided(const SchedulerOutput& output) {
+void LocalEngine::Core::end_undecided(const SchedulerOutput& output) {
   for (const RequestId id : output.expired) {
     end_request(id,
                 {.reason = FinishReason::kError,
                  .error = "The request waited for its start until its deadline.",
                  .code = ErrorCode::kDeadlineExceeded,
-                 .retry_after_s =
-                     gate_.retry_after_s(core_->requests.find(id)->queued.tenant)});
+                 .retry_after_s = engine.gate_.retry_after_s(requests.find(id)->queued.tenant)});
   }
   for (const RequestFailure& failure : output.failed) {
     end_request(failure.id, {.reason = FinishReason::kError, .error = failure.reason});

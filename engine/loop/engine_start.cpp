@@ -57,12 +57,14 @@ bool has_tiers(const Config& config) {
 
 }  // namespace
 
-LocalEngine::Core::Core(const Config& config,
+LocalEngine::Core::Core(LocalEngine& owner,
+                        const Config& config,
                         const SpecConfig& speculation,
                         std::unique_ptr<ModelRunner> model_runner,
                         const Tokenizer& tokenizer,
                         const std::optional<PoolingInfo>& pooling)
-    : runner(std::move(model_runner)),
+    : engine(owner),
+      runner(std::move(model_runner)),
       kv({.block_size = config.block_size,
           // A token of an encoder depends on later tokens.
           .enable_prefix_caching = config.enable_prefix_caching && !runner->model().is_encoder,
@@ -128,6 +130,11 @@ bool LocalEngine::watch_kv_events(std::weak_ptr<KvEventWatcher> watcher, int64_t
   return true;
 }
 
+void LocalEngine::watch_kv_transfers(KvTransferWatcher* watcher) {
+  const std::scoped_lock lock(watcher_mutex_);
+  transfer_watcher_ = watcher;
+}
+
 Expected<std::vector<NamedFile>> LocalEngine::tokenizer_files() const {
   return read_tokenizer_files(info_.path, info_.chat_template, tokenizer_->end_tokens());
 }
@@ -152,7 +159,7 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config,
     loaded.set_value(std::move(status));
     if (ready) {
       if (!self->core_->executor->is_threaded()) self->core_->runner->device().enter();
-      self->run();
+      self->core_->run();
     }
     self->core_.reset();
   });
@@ -194,8 +201,7 @@ Expected<void> LocalEngine::take_description(ModelRunner& runner) {
   if (pooling) {
     info_.system_fingerprint = pooled_fingerprint(info_.system_fingerprint, *pooling);
     info_.pooling = std::move(pooling->info);
-    SLUICE_TRY(pooled_layers_,
-               PooledOperators::create(std::move(pooling->layers), config_.isa));
+    SLUICE_TRY(pooled_layers_, PooledOperators::create(std::move(pooling->layers), config_.isa));
   }
   SLUICE_TRY(const GenerationDefaults defaults,
              read_generation_defaults(config_, runner.checkpoint()));
@@ -230,7 +236,7 @@ Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& op
   SLUICE_TRY(auto runner, ModelRunner::create(config_, groups));
   SLUICE_TRY_VOID(take_description(*runner));
   core_ = std::make_unique<Core>(
-      config_, speculation, std::move(runner), *tokenizer_, info_.pooling);
+      *this, config_, speculation, std::move(runner), *tokenizer_, info_.pooling);
   grammars_ = std::make_unique<GrammarCompiler>(
       [this] { return grammar_vocabulary(*tokenizer_, info_.vocab_size); },
       grammar_options(config_),
@@ -241,6 +247,8 @@ Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& op
     core_->events = events_.get();
     core_->kv.set_event_sink(*events_);
   }
+  core_->holders.push_back(make_grammar_holder(core_->requests));
+  SLUICE_TRY_VOID(open_handoff(handoff, open_peers));
   if (has_tiers(config_)) {
     SLUICE_TRY(core_->store,
                PrefixStore::create(config_,
@@ -249,8 +257,8 @@ Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& op
                                    core_->kv,
                                    core_->events,
                                    [this] { inbox_.push_urgent(WakeCommand{}); }));
+    core_->holders.push_back(make_store_holder(*core_->store, core_->scheduler));
   }
-  SLUICE_TRY_VOID(open_handoff(handoff, open_peers));
   if (config_.preemption_mode == "swap" && !core_->store) {
     return make_error(ErrorCode::kInvalidArgument,
                       "--preemption-mode swap needs --kv-offloading-size or --kv-disk-path",
@@ -259,7 +267,7 @@ Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& op
   // Returns memory used only for loading to the system: as much as a tokenizer takes.
   malloc_trim(0);
   last_progress_ns_ = now_ns();
-  publish_stats();
+  core_->publish_stats();
   return {};
 }
 
@@ -284,9 +292,8 @@ Expected<std::unique_ptr<Engine>> create_engine(const Config& config) {
 
 Expected<std::unique_ptr<Engine>> create_worker_engine(const Config& config,
                                                        const OpenKvPeers& open_peers) {
-  return LocalEngine::create(config,
-                             {.on_cpu = make_local_ranks, .on_devices = [] { return open_nccl(); }},
-                             open_peers);
+  return LocalEngine::create(
+      config, {.on_cpu = make_local_ranks, .on_devices = [] { return open_nccl(); }}, open_peers);
 }
 
 Expected<std::unique_ptr<Engine>> create_engine(const Config& config, const RankGroups& groups) {

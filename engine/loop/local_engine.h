@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// The engine of one process: what other threads see of it, and which thread does what. Private to
-// engine_loop.cpp (the step loop), engine_start.cpp (loading), engine_requests.cpp (arrival and
-// departure of requests) and engine_handoff.cpp; its parts are in engine_core.h.
+// The engine of one process, as other threads see it. Private to the files of engine_core.h, which
+// has what only the engine thread sees, and engine_start.cpp (loading).
 #pragma once
 
 #include <atomic>
 #include <chrono>
+#include <cstddef>
 #include <cstdint>
 #include <functional>
 #include <memory>
@@ -18,7 +18,6 @@
 #include <vector>
 
 #include "engine/core/config.h"
-#include "engine/core/handoff_fallback.h"
 #include "engine/core/queue.h"
 #include "engine/core/times.h"
 #include "engine/engine.h"
@@ -33,13 +32,7 @@ class GrammarCompiler;
 class KvEventPublisher;
 class ModelRunner;
 class PendingGrammar;
-struct Ending;
 struct HandoffConfig;
-struct NewRequest;
-struct Request;
-struct SchedulerOutput;
-struct StepWork;
-struct UncompiledRequest;
 
 using Clock = std::chrono::steady_clock;
 
@@ -68,12 +61,8 @@ struct StopCommand {};
 
 struct WakeCommand {};  // a tier transfer has arrived or a grammar is ready
 
-using Command = std::variant<SubmitCommand,
-                             AbortCommand,
-                             StateCommand,
-                             FlushCommand,
-                             StopCommand,
-                             WakeCommand>;
+using Command =
+    std::variant<SubmitCommand, AbortCommand, StateCommand, FlushCommand, StopCommand, WakeCommand>;
 
 class LocalEngine final : public Engine {
  public:
@@ -81,7 +70,6 @@ class LocalEngine final : public Engine {
   static Expected<std::unique_ptr<Engine>> create(const Config& config,
                                                   const RankGroups& groups,
                                                   const OpenKvPeers& open_peers);
-
   ~LocalEngine() override;
 
   Expected<RequestId> submit(ValidRequest request, OutputSink& sink) override;
@@ -91,21 +79,14 @@ class LocalEngine final : public Engine {
   [[nodiscard]] EngineStats stats() const override;
   void report_state(int32_t num_steps, std::function<void(EngineState)> done) override;
   void flush_prefix_cache(std::function<void(bool)> done) override;
-
-  [[nodiscard]] bool watch_kv_events(std::weak_ptr<KvEventWatcher> watcher,
-                                     int64_t first) override;
-
-  void watch_kv_transfers(KvTransferWatcher* watcher) override {
-    const std::scoped_lock lock(watcher_mutex_);
-    transfer_watcher_ = watcher;
-  }
+  [[nodiscard]] bool watch_kv_events(std::weak_ptr<KvEventWatcher> watcher, int64_t first) override;
+  void watch_kv_transfers(KvTransferWatcher* watcher) override;
 
   [[nodiscard]] const ModelInfo& model() const override { return info_; }
 
   [[nodiscard]] const Tokenizer& tokenizer() const override { return *tokenizer_; }
 
   [[nodiscard]] Expected<std::vector<NamedFile>> tokenizer_files() const override;
-
   [[nodiscard]] std::string failure() const override;
 
   void drain() override { draining_ = true; }
@@ -113,7 +94,7 @@ class LocalEngine final : public Engine {
   void stop() override;
 
  private:
-  // Everything below the inbox (engine_core.h); created and used on the engine thread.
+  // What only the engine thread sees (engine_core.h).
   struct Core;
 
   explicit LocalEngine(const Config& config);
@@ -122,61 +103,19 @@ class LocalEngine final : public Engine {
   // Takes the tokenizer, info_, and the model's own defaults of sampling.
   Expected<void> take_description(ModelRunner& runner);
   Expected<void> open_handoff(const HandoffConfig& part, const OpenKvPeers& open_peers);
-  void run();
-  void drain_inbox();
-  void handle(SubmitCommand& command);
-  void handle(const AbortCommand& command);
-  void handle(const StateCommand& command);
-  void handle(const FlushCommand& command);
-  void handle(const StopCommand& command);
-
-  void handle(const WakeCommand&) {}
-
-  void add_to_scheduler(NewRequest request);
-  void end_request(RequestId id, const Ending& ending);
-  void end_undecided(const SchedulerOutput& output);
-  void hold_for_cache(UncompiledRequest& held);
-  void hold_for_store(NewRequest request);
-  [[nodiscard]] bool fails_behind(HandoffFallback reason) const;
-  void advance_handoffs();
-  void report_transfers();
-  void give_back_room();
-  [[nodiscard]] std::chrono::microseconds idle_wait() const;
-  void rest(bool& has_rested);
-  bool back_ahead();
-  bool must_restart(const Request& request, uint64_t check, TokenId token);
-  void retire_handoffs(const SchedulerOutput& output);
-  void take_restored();
-  bool start_with(UncompiledRequest& held);
-  void take_compiled();
-  void release_ended();
-  void record(const SchedulerOutput& output, StepRecord& step) const;
-  bool step();
-  bool launch();
-  void retire();
-  void restore_preempted(const SchedulerOutput& output);
-  void note_failed_rank();
-  void add_results(StepWork& work);
-  void add_pooled(StepWork& work);
-  void commit(StepWork& work);
-  void publish_stats();
 
   const Config config_;
   Inbox<Command> inbox_;
-  std::vector<Command> commands_;
   std::unique_ptr<Tokenizer> tokenizer_;
   ModelInfo info_;
-  PooledOperators pooled_layers_;  // of a model of vectors
+  PooledOperators pooled_layers_;             // of a model of vectors
   std::unique_ptr<KvEventPublisher> events_;  // null: no events are published; outlives core_
-  std::unique_ptr<Core> core_;
+  std::unique_ptr<Core> core_;                // made and destroyed on the engine thread
   std::atomic<uint64_t> next_id_ = 1;
   QueueGate gate_;  // submitted, not yet scheduled
   std::atomic<bool> draining_ = false;
   std::atomic<int64_t> step_started_ns_ = 0;
   std::atomic<int64_t> last_progress_ns_ = 0;
-  bool stopping_ = false;           // engine thread only
-  bool has_failed_ = false;         // a rank failed; engine thread only
-  EngineStats counters_;            // engine thread only
   mutable std::mutex stats_mutex_;  // held for a copy; the engine thread only tries it
   EngineStats published_;           // guarded by stats_mutex_
   std::mutex watcher_mutex_;        // held during a call of the watcher

@@ -17,17 +17,44 @@ double seconds_between(RequestTable::Clock::time_point from, RequestTable::Clock
 void RequestTable::add(RequestId id,
                        ValidRequest request,
                        const QueuedWork& queued,
-                       OutputSink& sink) {
+                       OutputSink& sink,
+                       std::shared_ptr<const PendingGrammar> grammar) {
   RequestState state;
-  state.queued = queued;
-  state.num_prompt_tokens = static_cast<int32_t>(request.prompt.size());
-  state.num_given = state.num_generated = static_cast<int32_t>(request.generated.size());
-  state.sampling = std::make_shared<const SamplingParams>(std::move(request.sampling));
+  state.record = std::make_shared<RequestRecord>(
+      RequestRecord{.id = id,
+                    .log = {},
+                    .num_prompt_tokens = static_cast<int32_t>(request.prompt.size()),
+                    .num_given = static_cast<int32_t>(request.generated.size()),
+                    .sampling = std::move(request.sampling),
+                    .pooling = request.pooling,
+                    .speculative = request.speculative,
+                    .prediction = std::move(request.prediction),
+                    .tenant_salt = request.tenant_salt,
+                    .arrival = request.arrival,
+                    .trace = std::move(request.trace)});
+  if (grammar != nullptr) {
+    state.record->grammar = std::make_shared<const BoundGrammar>(BoundGrammar{
+        .grammar = nullptr, .begins_behind = std::move(request.grammar.begins_behind)});
+  }
+  state.pending_grammar = std::move(grammar);
+  state.grammar_param = std::move(request.grammar.param);
+  state.handoff = std::move(request.handoff);
   state.sink = &sink;
-  state.arrival = request.arrival;
-  state.trace = std::move(request.trace);
-  state.pooling = request.pooling;
+  state.queued = queued;
+  state.num_generated = state.record->num_given;
   states_.emplace(id, std::move(state));
+}
+
+void RequestTable::set_grammar(RequestId id, std::shared_ptr<const Grammar> grammar) {
+  RequestRecord& record = *states_.at(id).record;
+  record.grammar = std::make_shared<const BoundGrammar>(
+      BoundGrammar{.grammar = std::move(grammar), .begins_behind = record.grammar->begins_behind});
+}
+
+std::shared_ptr<const RequestRecord> RequestTable::set_log(RequestId id, TokenLog log) {
+  const RequestState& state = states_.at(id);
+  state.record->log = std::move(log);
+  return state.record;
 }
 
 const RequestState* RequestTable::find(RequestId id) const {
@@ -44,8 +71,8 @@ bool RequestTable::note_scheduled(RequestId id,
   state.scheduled = true;
   state.first_scheduled = now;
   state.num_cached_tokens = num_cached_tokens;
-  stats.queue_time.observe(kRequestBounds, seconds_between(state.arrival, now));
-  stats.prompt_tokens += static_cast<uint64_t>(state.num_prompt_tokens);
+  stats.queue_time.observe(kRequestBounds, seconds_between(state.record->arrival, now));
+  stats.prompt_tokens += static_cast<uint64_t>(state.record->num_prompt_tokens);
   return true;
 }
 
@@ -56,14 +83,14 @@ void RequestTable::add_tokens(RequestId id,
                               Clock::time_point now,
                               EngineStats& stats) {
   RequestState& state = states_.at(id);
-  if (state.num_generated == state.num_given) {
+  if (state.num_generated == state.record->num_given) {
     state.first_token = now;
     stats.time_to_first_token.observe(
-        kFirstTokenBounds, seconds_between(state.arrival, now), state.trace);
+        kFirstTokenBounds, seconds_between(state.record->arrival, now), state.record->trace);
     stats.prefill_time.observe(kRequestBounds, seconds_between(state.first_scheduled, now));
   } else {
     stats.inter_token_latency.observe(
-        kInterTokenBounds, seconds_between(state.last_token, now), state.trace);
+        kInterTokenBounds, seconds_between(state.last_token, now), state.record->trace);
   }
   state.last_token = now;
   stats.generation_tokens += results.size();
@@ -107,13 +134,6 @@ void RequestTable::queue_token(RequestId id,
   queue(state.sink, std::move(output));
 }
 
-void RequestTable::set_seed(RequestId id, uint64_t seed) {
-  RequestState& state = states_.at(id);
-  SamplingParams sampling = *state.sampling;
-  sampling.seed = seed;
-  state.sampling = std::make_shared<const SamplingParams>(std::move(sampling));
-}
-
 void RequestTable::add_prompt_logprobs(RequestId id, std::vector<PromptLogprob> logprobs) {
   const RequestState& state = states_.at(id);
   TokenOutput output;
@@ -128,7 +148,7 @@ void RequestTable::add_pooled_row(RequestId id,
                                   int32_t position,
                                   std::span<const float> row) {
   RequestState& state = states_.at(id);
-  pool_row(info, *state.pooling, position, row, state.pooled);
+  pool_row(info, *state.record->pooling, position, row, state.pooled);
 }
 
 void RequestTable::end_pooled(std::span<const RequestId> ids,
@@ -139,13 +159,13 @@ void RequestTable::end_pooled(std::span<const RequestId> ids,
   std::vector<std::vector<float>*> texts;
   for (const RequestId id : ids) {
     RequestState& state = states_.at(id);
-    end_rows(info, *state.pooling, state.num_prompt_tokens, state.pooled);
+    end_rows(info, *state.record->pooling, state.record->num_prompt_tokens, state.pooled);
     texts.push_back(&state.pooled);
   }
   layers.apply(texts);
   for (const RequestId id : ids) {
     RequestState& state = states_.at(id);
-    if (!finish_pooling(info, *state.pooling, state.pooled)) {
+    if (!finish_pooling(info, *state.record->pooling, state.pooled)) {
       failed.push_back(id);
       continue;
     }
@@ -193,9 +213,9 @@ RequestTimings RequestTable::timings(const RequestState& state) {
   const auto ms = [](Clock::time_point from, Clock::time_point to) {
     return 1e3 * seconds_between(from, to);
   };
-  timings.queued_ms = ms(state.arrival, state.scheduled ? state.first_scheduled : now);
+  timings.queued_ms = ms(state.record->arrival, state.scheduled ? state.first_scheduled : now);
   if (!state.scheduled) return timings;
-  const bool has_token = state.num_generated > state.num_given;
+  const bool has_token = state.num_generated > state.record->num_given;
   timings.prefill_ms = ms(state.first_scheduled, has_token ? state.first_token : now);
   if (has_token) timings.decode_ms = ms(state.first_token, state.last_token);
   return timings;
@@ -215,9 +235,10 @@ void RequestTable::queue(OutputSink* sink, TokenOutput output) {
 void RequestTable::count_end(const RequestState& state, FinishReason reason, EngineStats& stats) {
   const Clock::time_point now = Clock::now();
   ++stats.requests_finished[static_cast<size_t>(reason)];
-  stats.e2e_latency.observe(kRequestBounds, seconds_between(state.arrival, now), state.trace);
+  stats.e2e_latency.observe(
+      kRequestBounds, seconds_between(state.record->arrival, now), state.record->trace);
   stats.generation_length.observe(kLengthBounds, state.num_generated);
-  if (state.num_generated > state.num_given) {
+  if (state.num_generated > state.record->num_given) {
     stats.decode_time.observe(kRequestBounds, seconds_between(state.first_token, now));
   }
 }

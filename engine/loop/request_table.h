@@ -18,55 +18,56 @@
 #include "engine/core/types.h"
 #include "engine/loop/pool_rows.h"
 #include "engine/request.h"
-#include "engine/sampling/grammar/grammar.h"
+#include "engine/sampling/request_record.h"
 #include "engine/sampling/sampler.h"
 #include "scheduler/admission.h"
 
 namespace sluice {
 
+class PendingGrammar;
+
 // The reason why a request ends without another token.
 struct Ending {
   FinishReason reason = FinishReason::kAbort;
-  std::string error = {};                       // with kError: one line for the client
-  ErrorCode code = ErrorCode::kInternal;        // with kError
-  int32_t retry_after_s = 0;                    // with kError: when to retry; 0: not known
-  std::string param = {};                       // with kError: request field at fault
+  std::string error = {};                 // with kError: one line for the client
+  ErrorCode code = ErrorCode::kInternal;  // with kError
+  int32_t retry_after_s = 0;              // with kError: when to retry; 0: not known
+  std::string param = {};                 // with kError: request field at fault
 };
 
 struct RequestState {
   using Clock = std::chrono::steady_clock;
 
-  std::shared_ptr<const SamplingParams> sampling;  // shared with steps in flight
-  std::shared_ptr<const Grammar> grammar;  // shared too; null: none, or still being compiled
-  std::vector<TokenId> begins_behind;              // see GrammarSpec
+  std::shared_ptr<RequestRecord> record;  // changed only until the scheduler has the request
+  std::shared_ptr<const PendingGrammar> pending_grammar;  // null: none
+  std::string grammar_param;                              // see GrammarSpec::param
+  std::optional<HandoffSpec> handoff;
   OutputSink* sink = nullptr;
-  TraceContext trace;
   QueuedWork queued;  // valid before it is scheduled
-  Clock::time_point arrival;
   Clock::time_point first_scheduled;
   Clock::time_point first_token;
   Clock::time_point last_token;
-  int32_t num_prompt_tokens = 0;
   int32_t num_cached_tokens = 0;
-  int32_t num_given = 0;      // answer tokens that another worker gave before
-  int32_t num_generated = 0;  // includes num_given
+  int32_t num_generated = 0;  // includes record->num_given
   int32_t num_preemptions = 0;
   int32_t num_draft_tokens = 0;          // drafts in steps
   int32_t num_accepted_tokens = 0;       // accepted ones
   int32_t num_accepted_predictions = 0;  // see TokenOutput
   int32_t num_rejected_predictions = 0;
   bool scheduled = false;
-  bool has_handoff = false;
   std::shared_ptr<const HandoffOffer> offer;  // for its last output
-  std::optional<PoolingParams> pooling;
-  std::vector<float> pooled;  // what its rows have given so far (pool_rows.h)
+  std::vector<float> pooled;                  // what its rows have given so far (pool_rows.h)
 };
 
 class RequestTable {
  public:
   using Clock = RequestState::Clock;
 
-  void add(RequestId id, ValidRequest request, const QueuedWork& queued, OutputSink& sink);
+  void add(RequestId id,
+           ValidRequest request,
+           const QueuedWork& queued,
+           OutputSink& sink,
+           std::shared_ptr<const PendingGrammar> grammar = nullptr);
   [[nodiscard]] const RequestState* find(RequestId id) const;
 
   // True at the first call for a request, which then leaves the queue.
@@ -74,23 +75,24 @@ class RequestTable {
                       int32_t num_cached_tokens,
                       Clock::time_point now,
                       EngineStats& stats);
-  // Called before the request is scheduled.
-  void set_grammar(RequestId id,
-                   std::shared_ptr<const Grammar> grammar,
-                   std::vector<TokenId> begins_behind) {
-    RequestState& state = states_.at(id);
-    state.grammar = std::move(grammar);
-    state.begins_behind = std::move(begins_behind);
-  }
-  // Called before the request is scheduled: another worker's seed applies.
-  void set_seed(RequestId id, uint64_t seed);
-  // Called before the request is scheduled: another worker takes part in it.
-  void note_handoff(RequestId id) { states_.at(id).has_handoff = true; }
+  // The record changes as long as the request waits for its grammar, for blocks of another worker
+  // or for room: its grammar is compiled, another worker takes part, that worker's seed applies.
+  void set_grammar(RequestId id, std::shared_ptr<const Grammar> grammar);
+
+  void note_handoff(RequestId id) { states_.at(id).record->checks_first_row = true; }
+
+  void set_seed(RequestId id, uint64_t seed) { states_.at(id).record->sampling.seed = seed; }
+
+  // Called when the scheduler has the request. Returns the record, complete.
+  std::shared_ptr<const RequestRecord> set_log(RequestId id, TokenLog log);
+
   // Called before its last token: that output carries the offer.
   void set_offer(RequestId id, std::shared_ptr<const HandoffOffer> offer) {
     states_.at(id).offer = std::move(offer);
   }
+
   void note_preempted(RequestId id) { ++states_.at(id).num_preemptions; }
+
   // Queues the outputs of a step, at least one; the request leaves the table when the last one
   // carries a finish reason. All outputs but the last are accepted drafts, out of `num_drafts`;
   // `are_predicted`: the client predicted them.
@@ -120,6 +122,7 @@ class RequestTable {
   [[nodiscard]] uint64_t num_ended() const { return num_ended_; }
 
   [[nodiscard]] static RequestTimings timings(const RequestState& state);
+
   [[nodiscard]] const std::unordered_map<RequestId, RequestState>& states() const {
     return states_;
   }
@@ -135,6 +138,7 @@ class RequestTable {
 
   std::unordered_map<RequestId, RequestState> states_;
   uint64_t num_ended_ = 0;
+
   struct Pending {
     OutputSink* sink;
     OutputBatch batch;

@@ -2,24 +2,8 @@
 #include "engine/loop/step_orders.h"
 
 namespace sluice {
-namespace {
-
-BegunRequest begun_request(int32_t slot, const Request& request, const RequestState& state) {
-  BegunRequest begun = {.id = request.id,
-                        .slot = slot,
-                        .num_prompt_tokens = request.num_prompt_tokens,
-                        .params = state.sampling,
-                        .grammar = state.grammar,
-                        .begins_behind = state.begins_behind,
-                        .checks_first_row = state.has_handoff};
-  if (reads_history(begun)) begun.tokens = request.tokens;
-  return begun;
-}
-
-}  // namespace
 
 void StepOrders::write(const SchedulerOutput& decision,
-                       const Scheduler& scheduler,
                        const RequestTable& requests,
                        StepOrder& order) {
   order.decision = decision;
@@ -30,8 +14,7 @@ void StepOrders::write(const SchedulerOutput& decision,
     RequestId& begun = begun_[static_cast<size_t>(item.slot)];
     if (begun == item.id && std::erase(restarted_, item.id) == 0) continue;
     begun = item.id;
-    order.begun.push_back(
-        begun_request(item.slot, *scheduler.find(item.id), *requests.find(item.id)));
+    order.begun.push_back({.slot = item.slot, .record = requests.find(item.id)->record});
   }
 }
 

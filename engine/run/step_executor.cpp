@@ -173,32 +173,36 @@ void StepExecutor::take_requests(StepOrder& order) {
   for (const int32_t ended : order.ended_slots) slot(ended) = {};
   for (BegunRequest& begun : order.begun) {
     SlotState& state = slot(begun.slot);
-    state.history = std::move(begun.tokens);
-    state.grammar.reset();
-    if (begun.grammar != nullptr) {
-      state.grammar.emplace(begun.grammar, std::move(begun.begins_behind));
-    }
-    state.request = std::move(begun);
+    state = {.record = std::move(begun.record), .grammar = {}, .tail = {}};
+    if (state.record->grammar != nullptr) state.grammar.emplace(state.record->grammar);
   }
 }
 
-// A choice that reads earlier tokens makes its step wait for the host, so all tokens of previous
-// steps are there.
+// Adds the drafts to the tail and returns all tokens up to the last one. A choice that reads
+// earlier tokens makes its step wait for the host, so what the log lacks of them is in the tail.
+TokenSequence StepExecutor::add_drafts(SlotState& state, const SampledRequest& request) {
+  const std::span<const TokenId> committed = state.record->log.tokens();
+  const auto num_before = static_cast<size_t>(request.num_tokens_before);
+  CHECK_LE(committed.size(), num_before);
+  const size_t num_late = num_before - committed.size();
+  CHECK_LE(num_late, state.tail.size());
+  state.tail.erase(state.tail.begin(), state.tail.end() - static_cast<ptrdiff_t>(num_late));
+  state.tail.insert(state.tail.end(), request.drafts.begin(), request.drafts.end());
+  return {committed, state.tail};
+}
+
 void StepExecutor::add_inputs(StepWork& work, SampledRequest& request) {
   SlotState& state = slot(request.slot);
-  CHECK(state.request.id == request.id);
-  request.params = state.request.params;
+  CHECK(state.is_of(request.id));
+  request.record = state.record;
+  const bool reads = reads_history(*state.record);
   const auto num_before = static_cast<size_t>(request.num_tokens_before);
-  const bool reads = reads_history(state.request);
-  if (reads) {
-    CHECK_EQ(state.history.size(), num_before);
-    state.history.insert(state.history.end(), request.drafts.begin(), request.drafts.end());
-  }
+  const TokenSequence tokens = reads ? add_drafts(state, request) : TokenSequence{};
   for (size_t i = 0; i < request.num_rows(); ++i) {
     SamplerInput& input = work.inputs.emplace_back();
-    input.params = request.params.get();
-    if (reads) input.tokens = std::span(state.history).first(num_before + i);
-    input.num_prompt_tokens = state.request.num_prompt_tokens;
+    input.params = &request.record->sampling;
+    if (reads) input.tokens = tokens.first(num_before + i);
+    input.num_prompt_tokens = request.record->num_prompt_tokens;
     input.num_generated =
         request.num_tokens_before - input.num_prompt_tokens + static_cast<int32_t>(i);
     input.grammar = state.grammar ? &*state.grammar : nullptr;
@@ -281,7 +285,7 @@ void StepExecutor::settle(StepWork& work) {
 void StepExecutor::check_first_row(SampledRequest& request, const StepWork& work) {
   const SlotState& state = slot(request.slot);
   request.check = 0;
-  if (state.request.id != request.id || !state.request.checks_first_row) return;
+  if (!state.is_of(request.id) || !state.record->checks_first_row) return;
   const SamplerInput& input = work.inputs[request.first_row];
   if (input.num_generated != 0 || input.on_device) return;
   const auto vocab = static_cast<size_t>(runner_.model().vocab_size);
@@ -296,13 +300,13 @@ void StepExecutor::note_chosen(SampledRequest& request, const StepWork& work) {
   request.num_tokens =
       count_tokens(request, results.subspan(request.first_row, request.num_rows()));
   SlotState& state = slot(request.slot);
-  if (state.request.id != request.id) return;
+  if (!state.is_of(request.id)) return;
   const size_t num_tokens = std::max(request.num_tokens, size_t{1});
   state.num_rejected = static_cast<int32_t>(request.num_rows() - num_tokens);
-  if (!reads_history(state.request)) return;
-  state.history.resize(static_cast<size_t>(request.num_tokens_before));
+  if (!reads_history(*state.record)) return;
+  state.tail.resize(state.tail.size() - request.drafts.size());
   for (const TokenId token : tokens.subspan(request.first_row, num_tokens)) {
-    state.history.push_back(std::max(token, TokenId{0}));  // rows may follow a failed row
+    state.tail.push_back(std::max(token, TokenId{0}));  // rows may follow a failed row
   }
 }
 
@@ -361,7 +365,7 @@ void StepExecutor::score(StepWork& work) {
   for (ScoredPrompt& prompt : work.prompts) {
     std::span<const PromptRow> rest = all.subspan(begin, prompt.num_rows);
     begin += prompt.num_rows;
-    const int32_t num_logprobs = slot(prompt.slot).request.params->num_prompt_logprobs;
+    const int32_t num_logprobs = slot(prompt.slot).record->sampling.num_prompt_logprobs;
     prompt.logprobs.reserve(prompt.num_rows);
     while (!rest.empty()) {
       const std::span<const PromptRow> rows = rest.first(std::min(rest.size(), runner_.max_rows()));

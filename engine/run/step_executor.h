@@ -26,6 +26,7 @@
 #include <vector>
 
 #include "engine/core/sampling_params.h"
+#include "engine/core/token_log.h"
 #include "engine/core/types.h"
 #include "engine/rank/input_batch.h"
 #include "engine/request.h"
@@ -33,6 +34,7 @@
 #include "engine/run/step_order.h"
 #include "engine/run/step_queue.h"
 #include "engine/sampling/grammar/grammar_state.h"
+#include "engine/sampling/request_record.h"
 #include "engine/sampling/sampler.h"
 #include "kernels/sampling.h"
 #include "scheduler/scheduler_output.h"
@@ -43,13 +45,13 @@ namespace sluice {
 struct SampledRequest {
   RequestId id;
   int32_t slot = 0;
-  std::shared_ptr<const SamplingParams> params;
+  std::shared_ptr<const RequestRecord> record;
   std::span<const TokenId> drafts;  // from the decision
   DraftSource draft_source = DraftSource::kNgram;
   int32_t num_tokens_before = 0;  // before the first draft, the pending token included
   int32_t num_unsure = 0;         // drafts still in flight
-  size_t first_row = 0;   // in the step's chosen rows, 1 + drafts.size() of them
-  size_t num_tokens = 0;  // got, by its first rows; 0: its logits are invalid
+  size_t first_row = 0;           // in the step's chosen rows, 1 + drafts.size() of them
+  size_t num_tokens = 0;          // got, by its first rows; 0: its logits are invalid
   // Hash of the bits of the logits row after its prompt, as the model computed them; equal rows
   // have equal hashes. 0: not wanted, another row, or a row that the host does not have.
   uint64_t check = 0;
@@ -88,7 +90,7 @@ struct StepWork {
   std::vector<RequestId> pooled;         // requests that end with these rows, in the same order
   std::vector<float> states;             // of `embedded`, consecutive
   std::vector<SamplerInput> inputs;      // by chosen row, when it runs
-  bool follows = false;  // queued on the device after a step that had not ended
+  bool follows = false;                  // queued on the device after a step that had not ended
   bool is_done = false;
 
   // Results, set when is_done is.
@@ -153,14 +155,18 @@ class StepExecutor {
 
   // A request's state on the thread that runs its steps.
   struct SlotState {
-    BegunRequest request;
+    std::shared_ptr<const RequestRecord> record;  // null: none
     std::optional<GrammarState> grammar;
-    // All its tokens, if a choice reads them; during a step also its drafts.
-    std::vector<TokenId> history;
+    // If a choice reads its tokens: those at the end that the log may lack, during a step also its
+    // drafts.
+    std::vector<TokenId> tail;
     int32_t num_rejected = 0;  // rejected drafts of its latest finished step
+
+    [[nodiscard]] bool is_of(RequestId id) const { return record != nullptr && record->id == id; }
   };
 
   StepWork& work(uint64_t number) { return works_[number % works_.size()]; }
+
   [[nodiscard]] const StepWork& work(uint64_t number) const {
     return works_[number % works_.size()];
   }
@@ -170,6 +176,7 @@ class StepExecutor {
   void lay_out(StepWork& work);
   void run(StepWork& work);
   void take_requests(StepOrder& order);
+  static TokenSequence add_drafts(SlotState& state, const SampledRequest& request);
   void add_inputs(StepWork& work, SampledRequest& request);
   [[nodiscard]] bool needs_host(const StepWork& work) const;
   void finish_rows_of(std::span<const int32_t> ended_slots, uint64_t end);

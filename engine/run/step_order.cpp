@@ -5,8 +5,8 @@
 
 namespace sluice {
 
-bool reads_history(const BegunRequest& request) {
-  return request.grammar != nullptr || reads_tokens(*request.params);
+bool reads_history(const RequestRecord& request) {
+  return request.grammar != nullptr || reads_tokens(request.sampling);
 }
 
 }  // namespace sluice

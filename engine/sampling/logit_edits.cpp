@@ -46,7 +46,7 @@ void LogitEdits::note(bool undoable, float* logit) {
 }
 
 void LogitEdits::apply(const SamplingParams& params,
-                       std::span<const TokenId> tokens,
+                       const TokenSequence& tokens,
                        int32_t num_prompt_tokens,
                        bool undoable,
                        float* logits) {
@@ -58,7 +58,7 @@ void LogitEdits::apply(const SamplingParams& params,
 }
 
 void LogitEdits::penalize(const SamplingParams& params,
-                          std::span<const TokenId> tokens,
+                          const TokenSequence& tokens,
                           int32_t num_prompt_tokens,
                           bool undoable,
                           float* logits) {
@@ -66,10 +66,11 @@ void LogitEdits::penalize(const SamplingParams& params,
   // Only repetition_penalty uses the prompt.
   const size_t first = params.repetition_penalty != 1 ? 0 : num_prompt;
   for (size_t i = first; i < tokens.size(); ++i) {
-    int32_t& mark = marks_[static_cast<size_t>(tokens[i])];
+    const TokenId token = tokens[i];
+    int32_t& mark = marks_[static_cast<size_t>(token)];
     if (mark == 0) {
       mark = 1;
-      marked_.push_back(tokens[i]);
+      marked_.push_back(token);
     }
     if (i >= num_prompt) mark += 2;
   }

@@ -9,10 +9,10 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <span>
 #include <vector>
 
 #include "engine/core/sampling_params.h"
+#include "engine/core/token_log.h"
 #include "engine/core/types.h"
 
 namespace sluice {
@@ -37,7 +37,7 @@ class LogitEdits {
 
   // Changes `logits` ([vocab]). `tokens`: prompt, then output. `undoable`: undo() can revert it.
   void apply(const SamplingParams& params,
-             std::span<const TokenId> tokens,
+             const TokenSequence& tokens,
              int32_t num_prompt_tokens,
              bool undoable,
              float* logits);
@@ -53,7 +53,7 @@ class LogitEdits {
 
   void note(bool undoable, float* logit);
   void penalize(const SamplingParams& params,
-                std::span<const TokenId> tokens,
+                const TokenSequence& tokens,
                 int32_t num_prompt_tokens,
                 bool undoable,
                 float* logits);

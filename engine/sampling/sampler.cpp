@@ -24,9 +24,9 @@ int32_t rank_of(std::span<const float> logits, TokenId token) {
   return static_cast<int32_t>(1 + before + behind);
 }
 
-std::span<const TokenId> generated_of(const SamplerInput& input) {
+TokenSequence generated_of(const SamplerInput& input) {
   if (input.tokens.empty()) return {};
-  return input.tokens.subspan(static_cast<size_t>(input.num_prompt_tokens));
+  return input.tokens.from(static_cast<size_t>(input.num_prompt_tokens));
 }
 
 }  // namespace

@@ -13,6 +13,7 @@
 #include <vector>
 
 #include "engine/core/sampling_params.h"
+#include "engine/core/token_log.h"
 #include "engine/core/types.h"
 #include "engine/sampling/grammar/grammar_state.h"
 #include "engine/sampling/logit_edits.h"
@@ -27,10 +28,10 @@ struct SamplerInput {
   float* logits;  // [vocab]; changed if not needed later, except on_device
   // Prompt, then output; the next token is chosen. May be empty unless reads_tokens(*params), or
   // there is a grammar.
-  std::span<const TokenId> tokens;
+  TokenSequence tokens;
   int32_t num_prompt_tokens;
   int32_t num_generated;
-  bool on_device = false;  // a device chooses the token
+  bool on_device = false;           // a device chooses the token
   GrammarState* grammar = nullptr;  // advanced to the end of `tokens`; null: none
 
   [[nodiscard]] int32_t num_tokens() const { return num_prompt_tokens + num_generated; }

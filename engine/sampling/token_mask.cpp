@@ -2,6 +2,7 @@
 #include "engine/sampling/token_mask.h"
 
 #include <algorithm>
+#include <optional>
 
 namespace sluice {
 namespace {
@@ -36,25 +37,20 @@ class Mask {
 };
 
 // Whether only the last token of `word` is missing.
-bool is_due(const std::vector<TokenId>& word, std::span<const TokenId> generated) {
-  const size_t before = word.size() - 1;
-  return before <= generated.size() &&
-         std::equal(word.begin(), word.end() - 1, generated.end() - static_cast<ptrdiff_t>(before));
+bool is_due(const std::vector<TokenId>& word, const TokenSequence& generated) {
+  return generated.ends_with(std::span(word).first(word.size() - 1));
 }
 
 // Returns the token that a limit of reasoning requires; kInvalidToken: none.
-TokenId due_end_token(const ReasoningLimit& limit, std::span<const TokenId> generated) {
+TokenId due_end_token(const ReasoningLimit& limit, const TokenSequence& generated) {
   if (!limit.is_set()) return kInvalidToken;
-  const auto begin = std::ranges::search(generated, limit.begin);
-  if (begin.empty() && !limit.begin.empty()) return kInvalidToken;
-  const std::span reasoning(begin.end(), generated.end());
+  const std::optional<size_t> begin = generated.find(limit.begin);
+  if (!begin) return kInvalidToken;
+  const TokenSequence reasoning = generated.from(*begin + limit.begin.size());
   if (reasoning.size() < static_cast<size_t>(limit.max_tokens)) return kInvalidToken;
-  if (!std::ranges::search(reasoning, limit.end).empty()) return kInvalidToken;
+  if (reasoning.find(limit.end)) return kInvalidToken;
   size_t num_written = std::min(limit.end.size() - 1, reasoning.size());
-  while (
-      !std::ranges::equal(std::span(limit.end).first(num_written), reasoning.last(num_written))) {
-    --num_written;
-  }
+  while (!reasoning.ends_with(std::span(limit.end).first(num_written))) --num_written;
   return limit.end[num_written];
 }
 
@@ -62,7 +58,7 @@ TokenId due_end_token(const ReasoningLimit& limit, std::span<const TokenId> gene
 
 bool write_token_mask(const SamplingParams& params,
                       int32_t num_generated,
-                      std::span<const TokenId> generated,
+                      const TokenSequence& generated,
                       std::span<const TokenId> end_tokens,
                       int32_t vocab_size,
                       std::span<const uint32_t> grammar,

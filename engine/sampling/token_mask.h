@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/core/sampling_params.h"
+#include "engine/core/token_log.h"
 #include "engine/core/types.h"
 
 namespace sluice {
@@ -20,7 +21,7 @@ namespace sluice {
 // least one token, or empty: all.
 bool write_token_mask(const SamplingParams& params,
                       int32_t num_generated,
-                      std::span<const TokenId> generated,
+                      const TokenSequence& generated,
                       std::span<const TokenId> end_tokens,
                       int32_t vocab_size,
                       std::span<const uint32_t> grammar,

@@ -34,17 +34,14 @@ class ForcedProposer final : public Proposer {
     Bound& bound = slots_[static_cast<size_t>(slot)];
     bound.num_prompt_tokens = static_cast<size_t>(subject.num_prompt_tokens);
     bound.state.reset();
-    if (subject.grammar == nullptr) return;
-    const std::span<const TokenId> behind = subject.begins_behind;
-    bound.state = std::make_unique<GrammarState>(
-        subject.grammar, std::vector<TokenId>(behind.begin(), behind.end()));
+    if (subject.grammar != nullptr) bound.state = std::make_unique<GrammarState>(subject.grammar);
   }
 
   void propose(int32_t slot, std::span<const TokenId> known, int32_t max, Draft& draft) override {
     draft.clear(DraftSource::kForced);
     Bound& bound = slots_[static_cast<size_t>(slot)];
     if (bound.state == nullptr) return;
-    if (!bound.state->follow(known.subspan(bound.num_prompt_tokens))) return;
+    if (!bound.state->follow({{}, known.subspan(bound.num_prompt_tokens)})) return;
     while (draft.size < max && bound.state->is_bound()) {
       const Allowed allowed = bound.state->fill(mask_);
       if (allowed == Allowed::kAll || allowed == Allowed::kNothing) return;

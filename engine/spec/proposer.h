@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A source of drafts that needs no device: it guesses the next tokens of a request from its tokens.
-// The engine calls Speculator (speculator.h), which owns the proposers and stores each request's
-// tokens once. All calls come from the thread that runs the steps.
+// The engine calls Speculator (speculator.h), which owns the proposers. All calls come from the
+// thread that runs the steps.
 //
 // Requests are slots, small integers that Speculator assigns and reuses. `known` is always the
 // whole sequence, prompt and committed tokens; it only grows between calls for a slot, and no call
@@ -20,16 +20,15 @@
 
 namespace sluice {
 
-class Grammar;
+struct BoundGrammar;
 
 // A request that begins. The spans live as long as the call.
 struct DraftSubject {
   std::span<const TokenId> known = {};  // prompt, then already generated tokens
   int32_t num_prompt_tokens = 0;
-  uint64_t salt = 0;                            // isolates what is learned from requests
-  std::span<const TokenId> prediction = {};     // the answer that the client expects; empty: none
-  std::shared_ptr<const Grammar> grammar = {};  // constrains the answer; null: nothing
-  std::span<const TokenId> begins_behind = {};  // see GrammarSpec
+  uint64_t salt = 0;                         // isolates what is learned from requests
+  std::span<const TokenId> prediction = {};  // the answer that the client expects; empty: none
+  std::shared_ptr<const BoundGrammar> grammar = {};  // constrains the answer; null: nothing
 };
 
 class Proposer {

@@ -51,7 +51,7 @@ Speculator::Speculator(std::vector<std::unique_ptr<Proposer>> proposers, int32_t
 
 Speculator::~Speculator() = default;
 
-void Speculator::begin(RequestId id, const DraftSubject& subject) {
+void Speculator::begin(RequestId id, TokenLog log, DraftSubject subject) {
   if (free_slots_.empty()) {
     free_slots_.push_back(static_cast<int32_t>(slots_.size()));
     slots_.emplace_back();
@@ -60,15 +60,9 @@ void Speculator::begin(RequestId id, const DraftSubject& subject) {
   const bool is_new = slot_of_.emplace(id, slot).second;
   CHECK(is_new);
   free_slots_.pop_back();
-  slots_[static_cast<size_t>(slot)].assign(subject.known.begin(), subject.known.end());
+  subject.known = log.tokens();
+  slots_[static_cast<size_t>(slot)] = std::move(log);
   for (const auto& proposer : proposers_) proposer->begin(slot, subject);
-}
-
-void Speculator::committed(RequestId id, std::span<const TokenId> tokens) {
-  const auto found = slot_of_.find(id);
-  if (found == slot_of_.end()) return;
-  std::vector<TokenId>& known = slots_[static_cast<size_t>(found->second)];
-  known.insert(known.end(), tokens.begin(), tokens.end());
 }
 
 void Speculator::propose(RequestId id, int32_t max, const DraftSurvival& survival, Draft& draft) {
@@ -76,7 +70,7 @@ void Speculator::propose(RequestId id, int32_t max, const DraftSurvival& surviva
   const auto found = slot_of_.find(id);
   max = std::min(max, kMaxDraftTokens);
   if (found == slot_of_.end() || max < 1) return;
-  const std::vector<TokenId>& known = slots_[static_cast<size_t>(found->second)];
+  const std::span<const TokenId> known = slots_[static_cast<size_t>(found->second)].tokens();
   double best = 0;
   for (const auto& proposer : proposers_) {
     proposer->propose(found->second, known, max, other_);
@@ -99,18 +93,15 @@ void Speculator::cut_to_vocabulary(Draft& draft) const {
 void Speculator::end(RequestId id) {
   const auto found = slot_of_.find(id);
   if (found == slot_of_.end()) return;
-  std::vector<TokenId>& known = slots_[static_cast<size_t>(found->second)];
-  for (const auto& proposer : proposers_) proposer->end(found->second, known);
-  known.clear();
+  TokenLog& log = slots_[static_cast<size_t>(found->second)];
+  for (const auto& proposer : proposers_) proposer->end(found->second, log.tokens());
+  log = {};
   free_slots_.push_back(found->second);
   slot_of_.erase(found);
 }
 
 int64_t Speculator::memory_bytes() const {
   int64_t bytes = 0;
-  for (const auto& known : slots_) {
-    bytes += static_cast<int64_t>(known.capacity() * sizeof(TokenId));
-  }
   for (const auto& proposer : proposers_) bytes += proposer->memory_bytes();
   return bytes;
 }
@@ -118,10 +109,8 @@ int64_t Speculator::memory_bytes() const {
 int64_t Speculator::max_memory_bytes(const SpecConfig& config,
                                      int32_t num_requests,
                                      int64_t max_length) {
-  // The known tokens of a request grow by doubling.
-  int64_t bytes = num_requests * 2 * static_cast<int64_t>(sizeof(TokenId)) * max_length;
-  if (config.replay) return bytes + replay_max_bytes(num_requests, max_length);
-  bytes += forced_max_bytes(num_requests, max_length);
+  if (config.replay) return replay_max_bytes(num_requests, max_length);
+  int64_t bytes = forced_max_bytes(num_requests, max_length);
   bytes += prediction_max_bytes(num_requests, max_length);
   if (config.suffix) bytes += suffix_max_bytes(suffix_options(config), num_requests, max_length);
   if (config.ngram) bytes += ngram_max_bytes(num_requests, max_length);

@@ -4,18 +4,18 @@
 // its kind (DraftSurvival); among equals the first, in the order forced, prediction, suffix,
 // n-gram.
 //
-// Called on the thread that runs the steps: begin() before a request's first propose(), committed()
-// as its tokens arrive, end() once. A preempted request stays begun. For an id that was not begun,
-// or has ended, every call but begin() does nothing.
+// Called on the thread that runs the steps: begin() before a request's first propose(), end() once.
+// In between it reads the request's committed tokens. A preempted request stays begun. For an id
+// that was not begun, or has ended, every call but begin() does nothing.
 #pragma once
 
 #include <cstdint>
 #include <memory>
-#include <span>
 #include <unordered_map>
 #include <vector>
 
 #include "engine/core/draft.h"
+#include "engine/core/token_log.h"
 #include "engine/core/types.h"
 #include "engine/spec/forced.h"
 #include "engine/spec/proposer.h"
@@ -33,10 +33,8 @@ class Speculator {
   Speculator(std::vector<std::unique_ptr<Proposer>> proposers, int32_t vocab_size);
   ~Speculator();
 
-  void begin(RequestId id, const DraftSubject& subject);
-
-  // Adds tokens of the answer, in order, without rejected drafts.
-  void committed(RequestId id, std::span<const TokenId> tokens);
+  // Sets `subject.known` to the tokens of `log`.
+  void begin(RequestId id, TokenLog log, DraftSubject subject);
 
   // Guesses what follows the committed tokens: at most `max` tokens, any number; empty without a
   // guess. `survival`: measured acceptance of earlier drafts.
@@ -44,7 +42,7 @@ class Speculator {
 
   void end(RequestId id);
 
-  // Bytes of all proposers and the known tokens.
+  // Bytes of all proposers.
   [[nodiscard]] int64_t memory_bytes() const;
 
   // Upper bound of memory_bytes() while at most `num_requests` requests of at most `max_length`
@@ -58,7 +56,7 @@ class Speculator {
 
   std::vector<std::unique_ptr<Proposer>> proposers_;
   int32_t vocab_size_;
-  std::vector<std::vector<TokenId>> slots_;  // known tokens of each request
+  std::vector<TokenLog> slots_;  // the known tokens of each request
   std::vector<int32_t> free_slots_;
   std::unordered_map<RequestId, int32_t> slot_of_;
   Draft other_;  // another proposer's, for comparison

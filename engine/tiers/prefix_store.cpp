@@ -63,8 +63,7 @@ template <typename Byte>
 std::span<Byte> PrefixStore::part_of(std::span<Byte> payload, int32_t group) const {
   int64_t at = kPartsAt;
   for (int32_t g = 0; g < group; ++g) at += has_part(g) ? storage_.block_bytes(g) : 0;
-  return payload.subspan(static_cast<size_t>(at),
-                         static_cast<size_t>(storage_.block_bytes(group)));
+  return payload.subspan(static_cast<size_t>(at), static_cast<size_t>(storage_.block_bytes(group)));
 }
 
 // The block of tokens at which the entry ends.
@@ -173,7 +172,7 @@ bool PrefixStore::hold_preempted(const Request& request, Clock::time_point now) 
   Held held;
   held.is_preempted = true;
   held.request.id = request.id;
-  held.request.tokens = request.tokens;
+  held.request.tokens.assign(request.tokens().begin(), request.tokens().end());
   held.request.max_tokens = request.max_tokens;
   held.request.num_generated = request.num_generated();
   held.request.extras = request.extras;
@@ -254,8 +253,7 @@ bool PrefixStore::find(Held& held, bool by_cost) {
 // Ends what is read where the last state is.
 void PrefixStore::find_state(Held& held) {
   for (; held.end > held.num_cached; --held.end) {
-    const auto tier =
-        states_->find(name_of(held.chain, held.request.tokens, held.end - 1).key);
+    const auto tier = states_->find(name_of(held.chain, held.request.tokens, held.end - 1).key);
     if (!tier) continue;
     held.state_end = held.end;
     held.state_tier = *tier;
@@ -466,7 +464,7 @@ void PrefixStore::save(const SchedulerOutput& output,
     if (end / block_size_ == row.num_computed_tokens / block_size_) continue;
     if (std::ranges::find(failed, row.id) != failed.end()) continue;
     const Request& request = *scheduler.find(row.id);
-    tokens_ = request.tokens;
+    tokens_.assign(request.tokens().begin(), request.tokens().end());
     tokens_.insert(tokens_.end(), chosen.begin(), chosen.begin() + num_right);
     // The previous step failed, and this one continued after a missing token.
     if (static_cast<size_t>(end) > tokens_.size()) continue;

@@ -23,15 +23,13 @@ TEST(Drafting, TheTimeOfAskingWhetherToWaitIsTheStepsToo) {
   config.ngram = true;
   Drafting drafting(config, ByteTokenizer::kVocabSize, tokenizer, kv, nullptr);
   const RequestId id(1);
-  ValidRequest request;
-  request.prompt = {5, 6, 7, 5, 6, 7};
-  request.sampling.max_tokens = 8;
   NewRequest added;
   added.id = id;
-  added.tokens = request.prompt;
-  added.max_tokens = request.sampling.max_tokens;
-  drafting.begin(id, request);
+  added.tokens = {5, 6, 7, 5, 6, 7};
+  added.max_tokens = 8;
   ASSERT_TRUE(scheduler.add(std::move(added)).has_value());
+  drafting.begin(std::make_shared<const RequestRecord>(RequestRecord{
+      .id = id, .log = scheduler.find(id)->log, .num_prompt_tokens = 6, .sampling = {}}));
   DraftStats stats;
   drafting.offer(scheduler, stats);
   const SchedulerOutput& prompt = scheduler.schedule(0);

@@ -20,6 +20,11 @@
 namespace sluice {
 namespace {
 
+// Some tokens are committed and some are not, whatever reads them.
+TokenSequence in_two(std::span<const TokenId> tokens) {
+  return {tokens.first(tokens.size() / 2), tokens.subspan(tokens.size() / 2)};
+}
+
 constexpr int32_t kVocab = 97;  // no multiple of 32
 constexpr TokenId kEnd = 5;
 
@@ -38,7 +43,7 @@ class SamplerTest : public ::testing::Test {
                        std::vector<float> logits) {
     const SamplerInput input = {.params = &params,
                                 .logits = logits.data(),
-                                .tokens = tokens,
+                                .tokens = in_two(tokens),
                                 .num_prompt_tokens = num_prompt,
                                 .num_generated = static_cast<int32_t>(tokens.size()) - num_prompt};
     return sampler_.sample(device_->context(), std::span(&input, 1))[0];
@@ -133,8 +138,8 @@ TEST_F(SamplerTest, RowsOfABatchDoNotSeeEachOther) {
   }
   std::vector<SamplerInput> inputs;
   for (size_t i = 0; i < kRows; ++i) {
-    inputs.push_back(
-        {&params[i], logits[i].data(), tokens[i], 10, static_cast<int32_t>(tokens[i].size()) - 10});
+    const auto num_generated = static_cast<int32_t>(tokens[i].size()) - 10;
+    inputs.push_back({&params[i], logits[i].data(), in_two(tokens[i]), 10, num_generated});
   }
   const auto together = sampler_.sample(device_->context(), inputs);
   for (size_t i = 0; i < kRows; ++i) {
@@ -178,7 +183,7 @@ class TokenMask : public ::testing::Test {
     const std::vector<TokenId> ends = {kEnd};
     const auto num_generated = static_cast<int32_t>(generated.size());
     const bool is_masked =
-        write_token_mask(params_, num_generated, generated, ends, kVocab, grammar_, words);
+        write_token_mask(params_, num_generated, in_two(generated), ends, kVocab, grammar_, words);
     if (!is_masked) return tokens;
     for (TokenId token = 0; token < static_cast<TokenId>(words.size() * 32); ++token) {
       if ((words[static_cast<size_t>(token) / 32] >> (token % 32) & 1) != 0) tokens.insert(token);
@@ -305,7 +310,8 @@ class BoundRows {
       GrammarSpec spec;
       spec.kind = GrammarKind::kRegex;
       spec.text = std::string(1, static_cast<char>(letter)) + "{9}";
-      states_.emplace_back(backend->compile(spec).value(), std::vector<TokenId>());
+      states_.emplace_back(std::make_shared<const BoundGrammar>(
+          BoundGrammar{.grammar = backend->compile(spec).value()}));
       answers_.emplace_back(9, letter);
     }
     params_.temperature = 0;
@@ -326,7 +332,7 @@ class BoundRows {
       inputs[i].logits = logits[i].data();
       inputs[i].num_generated = static_cast<int32_t>(position);
       if (i / 3 == states_.size()) continue;
-      inputs[i].tokens = std::span(answers_[i / 3]).first(position);
+      inputs[i].tokens = {.committed = {}, .tail = std::span(answers_[i / 3]).first(position)};
       inputs[i].grammar = &states_[i / 3];
     }
     sampler_.bind(device_->context(), inputs);

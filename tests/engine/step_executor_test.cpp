@@ -159,15 +159,20 @@ class FreeGrammar final : public Grammar {
   [[nodiscard]] std::unique_ptr<GrammarMatcher> match() const override {
     class Matcher final : public GrammarMatcher {
       bool accept(TokenId) override { return true; }
+
       void rollback(int32_t) override {}
+
       Allowed fill(std::span<uint32_t> row) override {
         std::ranges::fill(row, ~uint32_t{0});
         return Allowed::kAll;
       }
+
       [[nodiscard]] bool is_completed() const override { return true; }
     };
+
     return std::make_unique<Matcher>();
   }
+
   [[nodiscard]] int64_t bytes() const override { return 0; }
 };
 
@@ -175,16 +180,18 @@ TEST_P(Orders, AreLetGoOfWhereNoneFollows) {
   OrderRig rig(tiny_config(GetParam()));
   StepExecutor& executor = rig.executor();
   std::weak_ptr<const Grammar> grammar;
-  std::weak_ptr<const SamplingParams> params;
+  std::weak_ptr<const RequestRecord> record;
   {
     StepOrder order = order_of(RequestId(1), 0, requests_[0].prompt);
     const int32_t end = order.decision.scheduled.front().end();
     order.decision.scheduled.front().chosen = {end - 1, end};
     BegunRequest& request = order.begun.emplace_back(begun(RequestId(1), requests_[0]));
-    request.grammar = std::make_shared<FreeGrammar>();
-    request.tokens = requests_[0].prompt;
-    grammar = request.grammar;
-    params = request.params;
+    RequestRecord constrained = *request.record;
+    constrained.grammar = std::make_shared<const BoundGrammar>(
+        BoundGrammar{.grammar = std::make_shared<FreeGrammar>()});
+    grammar = constrained.grammar->grammar;
+    request.record = std::make_shared<const RequestRecord>(std::move(constrained));
+    record = request.record;
     rig.submit(order);
   }
   EXPECT_EQ(executor.retire().requests.front().num_tokens, 1U);
@@ -192,7 +199,7 @@ TEST_P(Orders, AreLetGoOfWhereNoneFollows) {
   const std::vector<int32_t> ended = {kOrderSlot};
   executor.release(ended);
   EXPECT_TRUE(grammar.expired());
-  EXPECT_TRUE(params.expired());
+  EXPECT_TRUE(record.expired());
 }
 
 // A step that names a slot without its request is a bug in the order.
@@ -211,10 +218,8 @@ class RandomModel {
  public:
   RandomModel() {
     const std::vector<WeightFormat> formats = {WeightFormat::kF32};
-    EXPECT_TRUE(testing::write_random_model(golden_folder() + "/tiny/tiny-llama.gguf",
-                                            path_,
-                                            formats,
-                                            WeightFormat::kF32));
+    EXPECT_TRUE(testing::write_random_model(
+        golden_folder() + "/tiny/tiny-llama.gguf", path_, formats, WeightFormat::kF32));
   }
 
   [[nodiscard]] const std::string& path() const { return path_; }

@@ -32,12 +32,13 @@ class StepOrdersTest : public ::testing::Test {
     added.max_tokens = max_tokens;
     requests_.add(RequestId(id), std::move(request), {}, sink_);
     ASSERT_TRUE(scheduler_.add(std::move(added)).has_value());
+    requests_.set_log(RequestId(id), scheduler_.find(RequestId(id))->log);
   }
 
   // Runs a step that chooses token 9 for all requests.
   const StepOrder& step(std::vector<uint64_t> ending = {}) {
     const SchedulerOutput& decision = scheduler_.schedule(0);
-    orders_.write(decision, scheduler_, requests_, order_);
+    orders_.write(decision, requests_, order_);
     std::vector<StepResult> results;
     for (const ScheduledRequest& item : decision.scheduled) {
       const bool ends = std::ranges::find(ending, item.id.value) != ending.end();
@@ -68,13 +69,13 @@ TEST_F(StepOrdersTest, BringEachRequestOnceAlsoWhereItIsPreempted) {
     ASSERT_EQ(order.begun.size(), 2U);
     EXPECT_TRUE(order.ended_slots.empty());
     for (const BegunRequest& begun : order.begun) {
-      EXPECT_EQ(begun.num_prompt_tokens, 20);
-      EXPECT_NE(begun.params, nullptr);
-      const bool reads = begun.id == RequestId(2);
-      EXPECT_EQ(reads_history(begun), reads);
-      EXPECT_EQ(begun.tokens.size(), reads ? 21U : 0U);
+      const RequestRecord& record = *begun.record;
+      EXPECT_EQ(record.num_prompt_tokens, 20);
+      EXPECT_EQ(record.num_given, 1);
+      EXPECT_EQ(reads_history(record), record.id == RequestId(2));
+      EXPECT_EQ(record.log.tokens().data(), scheduler_.find(record.id)->tokens().data());
       const auto item =
-          std::ranges::find(order.decision.scheduled, begun.id, &ScheduledRequest::id);
+          std::ranges::find(order.decision.scheduled, record.id, &ScheduledRequest::id);
       ASSERT_NE(item, order.decision.scheduled.end());
       EXPECT_EQ(item->slot, begun.slot);
     }
@@ -97,7 +98,7 @@ TEST_F(StepOrdersTest, SayWhichSlotsAreFree) {
   const StepOrder& order = step();
   ASSERT_EQ(order.ended_slots, std::vector<int32_t>{slot});
   ASSERT_EQ(order.begun.size(), 1U);
-  EXPECT_EQ(order.begun.front().id, RequestId(2));
+  EXPECT_EQ(order.begun.front().record->id, RequestId(2));
   EXPECT_TRUE(step().ended_slots.empty());
 }
 

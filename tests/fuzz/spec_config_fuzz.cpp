@@ -28,14 +28,14 @@ static int spec_config_input(const uint8_t* data, size_t size) {
   sluice::Speculator speculator(*config, 8);
   const sluice::DraftSurvival survival;
   const std::vector<sluice::TokenId> prompt = {1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2};
-  speculator.begin(sluice::RequestId{1},
-                   {.known = prompt, .num_prompt_tokens = 11, .prediction = prompt});
+  sluice::TokenLog log(prompt, 100);
+  speculator.begin(sluice::RequestId{1}, log, {.num_prompt_tokens = 11, .prediction = prompt});
   sluice::Draft draft;
   for (int step = 0; step < 20; ++step) {
     speculator.propose(sluice::RequestId{1}, config->max_tokens(1), survival, draft);
     CHECK_LE(draft.size, config->max_tokens(1));
     const std::vector<sluice::TokenId> committed = {static_cast<sluice::TokenId>(3 - step % 3)};
-    speculator.committed(sluice::RequestId{1}, committed);
+    log.append(committed);
   }
   speculator.end(sluice::RequestId{1});
   return 0;

@@ -434,7 +434,7 @@ void FakeEngine::retire(EpisodeStats& stats) {
 void FakeEngine::check_tokens(const Shadow& shadow) {
   const Request* request = scheduler_->find(shadow.id);
   if (request == nullptr) return wrong("a live request cannot be found");
-  if (!shadow.ended && !shadow.aborting && request->tokens != shadow.tokens) {
+  if (!shadow.ended && !shadow.aborting && !std::ranges::equal(request->tokens(), shadow.tokens)) {
     wrong("tokens were lost, doubled or reordered");
   }
 }

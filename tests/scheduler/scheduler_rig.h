@@ -49,6 +49,12 @@ class SchedulerTest : public testing::Test {
                             .extras = {}});
   }
 
+  // Returns a request's prompt and answer.
+  std::vector<TokenId> tokens_of(RequestId id) {
+    const std::span<const TokenId> tokens = scheduler_->find(id)->tokens();
+    return {tokens.begin(), tokens.end()};
+  }
+
   // Adds a request of a tenant at the current time.
   Expected<void> add_of(uint64_t tenant,
                         uint64_t id,

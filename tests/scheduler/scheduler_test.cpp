@@ -120,13 +120,13 @@ TEST_F(SchedulerTest, LastComeRequestIsPreemptedAndKeepsItsTokensAndPlace) {
   std::vector<TokenId> before;
   SchedulerOutput output;
   do {
-    before = scheduler_->find(RequestId{2})->tokens;
+    before = tokens_of(RequestId{2});
     output = step();
   } while (output.preempted.empty());
   EXPECT_EQ(output.preempted, std::vector<RequestId>{RequestId{2}});
   EXPECT_EQ(tokens_of(output, 1), 1);
   const Request* second = scheduler_->find(RequestId{2});
-  EXPECT_EQ(second->tokens, before);
+  EXPECT_EQ(tokens_of(RequestId{2}), before);
   EXPECT_EQ(second->status, RequestStatus::kPreempted);
   EXPECT_EQ(second->num_computed_tokens, 0);
   ASSERT_TRUE(add(3, 4, 1));
@@ -297,8 +297,7 @@ TEST_F(SchedulerTest, APreemptedRequestCountsOnceInQueriesAndHits) {
   EXPECT_EQ(kv_->usage().prefix_hits, 0u);
   // Another request with this prompt counts what it finds, once.
   const std::vector<TokenId> same(20, 1);
-  ASSERT_TRUE(
-      scheduler_->add({.id = RequestId{2}, .tokens = same, .max_tokens = 6, .extras = {}}));
+  ASSERT_TRUE(scheduler_->add({.id = RequestId{2}, .tokens = same, .max_tokens = 6, .extras = {}}));
   while (scheduler_->has_work()) num_preempted += step().preempted.size();
   EXPECT_GT(num_preempted, 6u);
   EXPECT_EQ(kv_->usage().prefix_queries, 40u);

@@ -77,12 +77,12 @@ inline StepOrder choice_of(RequestId id, int32_t begin, const std::vector<TokenI
 }
 
 inline BegunRequest begun(RequestId id, const ValidRequest& request) {
-  BegunRequest begun = {.id = id,
-                        .slot = kOrderSlot,
-                        .num_prompt_tokens = static_cast<int32_t>(request.prompt.size()),
-                        .params = std::make_shared<const SamplingParams>(request.sampling)};
-  if (reads_history(begun)) begun.tokens = request.prompt;
-  return begun;
+  return {.slot = kOrderSlot,
+          .record = std::make_shared<const RequestRecord>(
+              RequestRecord{.id = id,
+                            .log = TokenLog(request.prompt, request.prompt.size()),
+                            .num_prompt_tokens = static_cast<int32_t>(request.prompt.size()),
+                            .sampling = request.sampling})};
 }
 
 // Returns the states of all tokens, computed `piece` rows a step.

@@ -54,6 +54,12 @@ class Grammar {
   [[nodiscard]] virtual int64_t bytes() const = 0;
 };
 
+// A grammar, and where in an answer it begins.
+struct BoundGrammar {
+  std::shared_ptr<const Grammar> grammar;   // null: not compiled yet
+  std::vector<TokenId> begins_behind = {};  // see GrammarSpec
+};
+
 inline constexpr char kControlByte = '\xFF';  // in no text
 
 // A vocabulary as grammars see it.

@@ -4,35 +4,40 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/core/status.h"
+
 namespace sluice {
 
-GrammarState::GrammarState(std::shared_ptr<const Grammar> grammar,
-                           std::vector<TokenId> begins_behind)
-    : grammar_(std::move(grammar)), begins_behind_(std::move(begins_behind)) {
-  if (begins_behind_.empty()) matcher_ = grammar_->match();
+GrammarState::GrammarState(std::shared_ptr<const BoundGrammar> bound) : bound_(std::move(bound)) {
+  if (bound_->begins_behind.empty()) matcher_ = bound_->grammar->match();
 }
 
-bool GrammarState::follow(std::span<const TokenId> generated) {
-  const auto [known, given] = std::ranges::mismatch(tokens_, generated);
-  go_back(static_cast<size_t>(known - tokens_.begin()));
-  return std::all_of(given, generated.end(), [this](TokenId token) { return accept(token); });
+bool GrammarState::follow(const TokenSequence& generated) {
+  CHECK_GE(generated.size(), num_fixed_);
+  size_t next = num_fixed_;
+  const size_t end = std::min(num_tokens(), generated.size());
+  while (next < end && generated[next] == tail_[next - num_fixed_]) ++next;
+  go_back(next);
+  while (next < generated.size() && accept(generated[next])) {
+    ++next;
+    forget_until(std::min(next, generated.committed.size()));
+  }
+  return next == generated.size();
 }
 
 bool GrammarState::accept(TokenId token) {
   if (is_bound()) {
     if (!matcher_->accept(token)) return false;
-    tokens_.push_back(token);
+    tail_.push_back(token);
     return true;
   }
-  tokens_.push_back(token);
-  const size_t length = begins_behind_.size();
-  const bool begins =
-      tokens_.size() >= length && std::equal(begins_behind_.begin(),
-                                             begins_behind_.end(),
-                                             tokens_.end() - static_cast<ptrdiff_t>(length));
+  tail_.push_back(token);
+  const std::vector<TokenId>& marker = bound_->begins_behind;
+  const bool begins = tail_.size() >= marker.size() &&
+                      std::ranges::equal(marker, std::span(tail_).last(marker.size()));
   if (begins) {
-    matcher_ = grammar_->match();
-    num_free_ = tokens_.size();
+    matcher_ = bound_->grammar->match();
+    num_free_ = num_tokens();
   }
   return true;
 }
@@ -43,10 +48,18 @@ void GrammarState::go_back(size_t num_tokens) {
       matcher_.reset();
       num_free_ = 0;
     } else {
-      matcher_->rollback(static_cast<int32_t>(tokens_.size() - num_tokens));
+      matcher_->rollback(static_cast<int32_t>(this->num_tokens() - num_tokens));
     }
   }
-  tokens_.resize(num_tokens);
+  tail_.resize(num_tokens - num_fixed_);
+}
+
+void GrammarState::forget_until(size_t num_committed) {
+  const size_t num_kept = bound_->begins_behind.size();
+  if (num_committed < num_fixed_ + num_kept) return;
+  const size_t fixed = num_committed - num_kept;
+  tail_.erase(tail_.begin(), tail_.begin() + static_cast<ptrdiff_t>(fixed - num_fixed_));
+  num_fixed_ = fixed;
 }
 
 }  // namespace sluice

@@ -10,6 +10,7 @@
 #include <span>
 #include <vector>
 
+#include "engine/core/token_log.h"
 #include "engine/core/types.h"
 #include "engine/sampling/grammar/grammar.h"
 
@@ -17,12 +18,12 @@ namespace sluice {
 
 class GrammarState {
  public:
-  // For `begins_behind` see GrammarSpec.
-  GrammarState(std::shared_ptr<const Grammar> grammar, std::vector<TokenId> begins_behind);
+  explicit GrammarState(std::shared_ptr<const BoundGrammar> bound);
 
-  // Moves to the end of `generated`, all tokens of the answer. False: the grammar rejects one of
-  // them; the position is then before that token.
-  [[nodiscard]] bool follow(std::span<const TokenId> generated);
+  // Moves to the end of `generated`, all tokens of the answer: what was committed at an earlier
+  // call is not looked at again. False: the grammar rejects a token; the position is then before
+  // it.
+  [[nodiscard]] bool follow(const TokenSequence& generated);
 
   // Whether the grammar restricts the next token.
   [[nodiscard]] bool is_bound() const { return matcher_ != nullptr; }
@@ -33,7 +34,7 @@ class GrammarState {
 
   // The bytes of this object without the matcher's.
   [[nodiscard]] int64_t memory_bytes() const {
-    return static_cast<int64_t>(sizeof(GrammarState) + tokens_.capacity() * sizeof(TokenId));
+    return static_cast<int64_t>(sizeof(GrammarState) + tail_.capacity() * sizeof(TokenId));
   }
 
   // Writes which tokens may follow. The next token must be constrained.
@@ -43,12 +44,17 @@ class GrammarState {
   [[nodiscard]] bool is_completed() const { return is_bound() && matcher_->is_completed(); }
 
  private:
-  void go_back(size_t num_tokens);
+  [[nodiscard]] size_t num_tokens() const { return num_fixed_ + tail_.size(); }
 
-  std::shared_ptr<const Grammar> grammar_;
-  std::vector<TokenId> begins_behind_;
-  std::vector<TokenId> tokens_;              // of the answer, so far
-  size_t num_free_ = 0;                      // of them, before it was bound
+  void go_back(size_t num_tokens);
+  void forget_until(size_t num_committed);
+
+  std::shared_ptr<const BoundGrammar> bound_;
+  // The position: committed tokens that are no longer compared, and those after them. The tail has
+  // all uncommitted tokens, and of the others as many as `begins_behind` has.
+  size_t num_fixed_ = 0;
+  std::vector<TokenId> tail_;
+  size_t num_free_ = 0;                      // tokens before it was bound
   std::unique_ptr<GrammarMatcher> matcher_;  // null: not yet bound
 };
 

@@ -124,9 +124,15 @@ TEST(Grammar, SavedAndLoadedItIsTheSame) {
   EXPECT_FALSE(backend->load("{\"broken\":", spec));
 }
 
+std::shared_ptr<const BoundGrammar> bound(std::shared_ptr<const Grammar> grammar,
+                                          std::vector<TokenId> begins_behind = {}) {
+  return std::make_shared<const BoundGrammar>(
+      BoundGrammar{.grammar = std::move(grammar), .begins_behind = std::move(begins_behind)});
+}
+
 TEST(GrammarState, GoesBackWhereTheAnswerDoes) {
   const auto grammar = compile(GrammarKind::kAnyObject, "");
-  GrammarState state(grammar, {});
+  GrammarState state(bound(grammar));
   const std::vector<TokenId> text = bytes_of(R"({"key": [1, {"b": true}], "c": "d"})");
   std::mt19937 random(2);
   for (int round = 0; round < 200; ++round) {
@@ -135,11 +141,11 @@ TEST(GrammarState, GoesBackWhereTheAnswerDoes) {
     // A draft that the grammar refuses, or takes where the answer goes on in another way.
     const bool is_refused = random() % 3 == 0;
     if (is_refused) drafted.push_back(kByteControl);
-    EXPECT_EQ(state.follow(drafted), !is_refused);
+    EXPECT_EQ(state.follow({{}, drafted}), !is_refused);
     const size_t kept = random() % (length + 1);
-    ASSERT_TRUE(state.follow(std::span(text).first(kept)));
-    GrammarState fresh(grammar, {});
-    ASSERT_TRUE(fresh.follow(std::span(text).first(kept)));
+    ASSERT_TRUE(state.follow({{}, std::span(text).first(kept)}));
+    GrammarState fresh(bound(grammar));
+    ASSERT_TRUE(fresh.follow({{}, std::span(text).first(kept)}));
     std::vector<uint32_t> row(token_mask_words(testing::kByteWidth));
     std::vector<uint32_t> expected = row;
     EXPECT_EQ(state.fill(row), fresh.fill(expected));
@@ -147,28 +153,59 @@ TEST(GrammarState, GoesBackWhereTheAnswerDoes) {
   }
 }
 
+// What is committed cannot change and is not kept; what is not can, also before the marker.
+TEST(GrammarState, KeepsOnlyTokensThatMayStillChange) {
+  const auto grammar = compile(GrammarKind::kRegex, "[ab]*");
+  const std::vector<TokenId> marker = {kByteMarker, 'x', 'y'};
+  GrammarState state(bound(grammar, marker));
+  std::vector<TokenId> tokens(3000, 'f');
+  tokens.insert(tokens.end(), marker.begin(), marker.end());
+  const size_t begin = tokens.size();
+  const std::vector<TokenId> answer = bytes_of(std::string(3000, 'a'));
+  tokens.insert(tokens.end(), answer.begin(), answer.end());
+  std::mt19937 random(3);
+  for (size_t num_committed = 0; num_committed < tokens.size();) {
+    std::vector<TokenId> tail;
+    const size_t most = std::min<size_t>(40, tokens.size() - num_committed);
+    for (size_t i = 0; i < 1 + random() % most; ++i) tail.push_back(tokens[num_committed + i]);
+    const std::span<const TokenId> committed = std::span(tokens).first(num_committed);
+    ASSERT_TRUE(state.follow({committed, tail}));
+    ASSERT_EQ(state.is_bound(), num_committed + tail.size() >= begin);
+    // A wrong draft, the marker's tokens included.
+    tail.back() = num_committed + tail.size() > begin ? 'b' : 'g';
+    ASSERT_TRUE(state.follow({committed, tail}));
+    ASSERT_EQ(state.is_bound(), num_committed + tail.size() > begin);
+    num_committed += random() % (tail.size() + 1);
+  }
+  EXPECT_LT(state.memory_bytes(), 1024);
+  GrammarState later(bound(grammar, marker));
+  ASSERT_TRUE(later.follow({tokens, {}}));
+  EXPECT_TRUE(later.is_bound());
+  EXPECT_LT(later.memory_bytes(), 1024);
+}
+
 TEST(GrammarState, BeginsBehindItsMarker) {
-  GrammarState state(compile(GrammarKind::kRegex, "ab"), {kByteMarker, 'x'});
+  GrammarState state(bound(compile(GrammarKind::kRegex, "ab"), {kByteMarker, 'x'}));
   std::vector<TokenId> tokens = bytes_of("free text");
-  ASSERT_TRUE(state.follow(tokens));
+  ASSERT_TRUE(state.follow({{}, tokens}));
   EXPECT_FALSE(state.is_bound());
   tokens.push_back(kByteMarker);
-  ASSERT_TRUE(state.follow(tokens));
+  ASSERT_TRUE(state.follow({{}, tokens}));
   EXPECT_FALSE(state.is_bound());
   tokens.push_back('x');
-  ASSERT_TRUE(state.follow(tokens));
+  ASSERT_TRUE(state.follow({{}, tokens}));
   EXPECT_TRUE(state.is_bound());
   tokens.push_back('c');
-  EXPECT_FALSE(state.follow(tokens));
+  EXPECT_FALSE(state.follow({{}, tokens}));
   tokens.back() = 'a';
-  EXPECT_TRUE(state.follow(tokens));
+  EXPECT_TRUE(state.follow({{}, tokens}));
   EXPECT_FALSE(state.is_completed());
   tokens.push_back('b');
-  EXPECT_TRUE(state.follow(tokens));
+  EXPECT_TRUE(state.follow({{}, tokens}));
   EXPECT_TRUE(state.is_completed());
   // Back behind its beginning.
   tokens.resize(4);
-  EXPECT_TRUE(state.follow(tokens));
+  EXPECT_TRUE(state.follow({{}, tokens}));
   EXPECT_FALSE(state.is_bound());
 }
 

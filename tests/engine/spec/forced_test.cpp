@@ -65,11 +65,9 @@ class Follower {
                     const Tokens& generated = {})
       : proposer_(make_forced_proposer(testing::kByteWidth, std::move(text))) {
     known_.insert(known_.end(), generated.begin(), generated.end());
-    proposer_->begin(0,
-                     {.known = known_,
-                      .num_prompt_tokens = 1,
-                      .grammar = std::move(grammar),
-                      .begins_behind = begins_behind});
+    auto bound = std::make_shared<const BoundGrammar>(
+        BoundGrammar{.grammar = std::move(grammar), .begins_behind = begins_behind});
+    proposer_->begin(0, {.known = known_, .num_prompt_tokens = 1, .grammar = std::move(bound)});
   }
 
   Tokens guess(const Tokens& generated, int32_t max = 16) {
@@ -170,7 +168,8 @@ TEST(Forced, WithoutAGrammarThereIsNoDraftNorOneOfTheRequestBefore) {
   const auto proposer = make_forced_proposer(testing::kByteWidth, text_of);
   const Tokens prompt = {65};
   Draft draft;
-  proposer->begin(0, {.known = prompt, .num_prompt_tokens = 1, .grammar = regex("xyz")});
+  const auto bound = std::make_shared<const BoundGrammar>(BoundGrammar{.grammar = regex("xyz")});
+  proposer->begin(0, {.known = prompt, .num_prompt_tokens = 1, .grammar = bound});
   proposer->propose(0, prompt, 4, draft);
   EXPECT_GT(draft.size, 0);
   EXPECT_LE(proposer->memory_bytes(), forced_max_bytes(1, 10));

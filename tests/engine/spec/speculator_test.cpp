@@ -26,6 +26,9 @@ SpecConfig all_methods() {
   return config;
 }
 
+// Has room for every answer of these tests.
+TokenLog log_of(Tokens tokens) { return {std::move(tokens), 40'000}; }
+
 Tokens guess_of(const Draft& draft) { return {draft.guessed().begin(), draft.guessed().end()}; }
 
 // Always makes the same guess, and records its calls.
@@ -66,13 +69,13 @@ Speculator speculator_of(int32_t vocab_size, Proposers... proposers) {
 TEST(Speculator, ProposersSeeThePromptAndWhatWasCommitted) {
   std::vector<Tokens> seen;
   auto speculator = speculator_of(100, ScriptedProposer(DraftSource::kNgram, {5}, &seen));
-  const Tokens prompt = {1, 2};
   const DraftSurvival survival;
   Draft draft;
-  speculator.begin(RequestId{9}, {.known = prompt, .num_prompt_tokens = 2});
+  TokenLog log = log_of({1, 2});
+  speculator.begin(RequestId{9}, log, {.num_prompt_tokens = 2});
   speculator.propose(RequestId{9}, 4, survival, draft);
-  speculator.committed(RequestId{9}, Tokens{3, 4});
-  speculator.committed(RequestId{9}, Tokens{5});
+  log.append(Tokens{3, 4});
+  log.append(Tokens{5});
   speculator.propose(RequestId{9}, 4, survival, draft);
   EXPECT_EQ(seen, (std::vector<Tokens>{{1, 2}, {1, 2, 3, 4, 5}}));
 }
@@ -83,7 +86,7 @@ TEST(Speculator, SourceOfWhichMoreIsAcceptedIsTaken) {
                                   ScriptedProposer(DraftSource::kNgram, {4, 5, 6}));
   DraftSurvival survival;
   Draft draft;
-  speculator.begin(RequestId{1}, {.known = Tokens{1}, .num_prompt_tokens = 1});
+  speculator.begin(RequestId{1}, log_of({1}), {.num_prompt_tokens = 1});
   speculator.propose(RequestId{1}, 8, survival, draft);
   EXPECT_EQ(draft.source, DraftSource::kSuffix);  // the first among equals
   const std::vector<uint8_t> bins(3, 0);
@@ -103,7 +106,7 @@ TEST(Speculator, TokensOutsideTheVocabularyEndADraft) {
   const DraftSurvival survival;
   Draft draft;
   for (Speculator* one : {&speculator, &negative}) {
-    one->begin(RequestId{1}, {.known = Tokens{1}, .num_prompt_tokens = 1});
+    one->begin(RequestId{1}, log_of({1}), {.num_prompt_tokens = 1});
   }
   speculator.propose(RequestId{1}, 8, survival, draft);
   EXPECT_EQ(guess_of(draft), (Tokens{1, 99}));
@@ -114,12 +117,11 @@ TEST(Speculator, TokensOutsideTheVocabularyEndADraft) {
 TEST(Speculator, PredictionIsFollowedWhateverIsConfigured) {
   for (const SpecConfig& config : {SpecConfig{}, all_methods()}) {
     Speculator speculator(config, 1000);
-    const Tokens prompt = {1, 2, 3};
     const Tokens prediction = {10, 11, 12, 13};
     const DraftSurvival survival;
     Draft draft;
-    speculator.begin(RequestId{1},
-                     {.known = prompt, .num_prompt_tokens = 3, .prediction = prediction});
+    speculator.begin(
+        RequestId{1}, log_of({1, 2, 3}), {.num_prompt_tokens = 3, .prediction = prediction});
     speculator.propose(RequestId{1}, 3, survival, draft);
     EXPECT_EQ(draft.source, DraftSource::kPrediction);
     EXPECT_EQ(guess_of(draft), (Tokens{10, 11, 12}));
@@ -131,7 +133,6 @@ TEST(Speculator, RequestThatEndedOrNeverBeganIsNoError) {
   const DraftSurvival survival;
   Draft draft;
   draft.push(1, 0);
-  speculator.committed(RequestId{3}, Tokens{1});
   speculator.propose(RequestId{3}, 4, survival, draft);
   EXPECT_EQ(draft.size, 0);
   speculator.end(RequestId{3});
@@ -150,12 +151,14 @@ TEST(Speculator, MemoryNeverExceedsWhatIsPlanned) {
     uint64_t next_id = 1;
     for (int round = 0; round < 4; ++round) {
       const uint64_t first = next_id;
+      std::vector<TokenLog> logs;
       for (int32_t i = 0; i < kRequests; ++i) {
         Tokens known(kLength - 500);
         for (TokenId& token : known) token = static_cast<TokenId>(random() % 300);
+        logs.push_back(log_of(known));
         speculator.begin(RequestId{next_id++},
-                         {.known = known,
-                          .num_prompt_tokens = static_cast<int32_t>(random() % 2500),
+                         logs.back(),
+                         {.num_prompt_tokens = static_cast<int32_t>(random() % 2500),
                           .salt = random(),
                           .prediction = known});
       }
@@ -163,7 +166,7 @@ TEST(Speculator, MemoryNeverExceedsWhatIsPlanned) {
       for (int step = 0; step < 500; ++step) {
         for (uint64_t id = first; id < next_id; ++id) {
           speculator.propose(RequestId{id}, 8, survival, draft);
-          speculator.committed(RequestId{id}, Tokens{static_cast<TokenId>(random() % 300)});
+          logs[id - first].append(Tokens{static_cast<TokenId>(random() % 300)});
         }
         if (step % 50 != 0) continue;
         ASSERT_LE(speculator.memory_bytes(), planned);
@@ -180,7 +183,7 @@ TEST(Speculator, RandomOrdersOfCallsKeepTheContract) {
   std::mt19937_64 random(1);
   Speculator speculator(all_methods(), 20);
   DraftSurvival survival;
-  std::map<uint64_t, Tokens> running;
+  std::map<uint64_t, TokenLog> running;
   uint64_t next_id = 1;
   int64_t memory_halfway = 0;
   const int num_calls = testing::sample_of(20'000, 60'000);
@@ -193,12 +196,12 @@ TEST(Speculator, RandomOrdersOfCallsKeepTheContract) {
       Tokens prediction(random() % 3 == 0 ? random() % 40 : 0);
       for (TokenId& token : prediction) token = static_cast<TokenId>(random() % 20);
       const auto num_prompt_tokens = static_cast<int32_t>(1 + random() % prompt.size());
-      speculator.begin(RequestId{next_id},
-                       {.known = prompt,
-                        .num_prompt_tokens = num_prompt_tokens,
-                        .salt = random() % 3,
-                        .prediction = prediction});
-      running[next_id++] = prompt;
+      running[next_id] = log_of(prompt);
+      speculator.begin(
+          RequestId{next_id},
+          running[next_id],
+          {.num_prompt_tokens = num_prompt_tokens, .salt = random() % 3, .prediction = prediction});
+      ++next_id;
       continue;
     }
     auto one = running.begin();
@@ -222,8 +225,7 @@ TEST(Speculator, RandomOrdersOfCallsKeepTheContract) {
     Tokens committed = guess_of(draft);
     committed.resize(static_cast<size_t>(accepted));
     committed.push_back(static_cast<TokenId>(random() % 20));
-    speculator.committed(id, committed);
-    one->second.insert(one->second.end(), committed.begin(), committed.end());
+    one->second.append(committed);
   }
   EXPECT_LE(speculator.memory_bytes(), memory_halfway + (int64_t{8} << 20));
 }
