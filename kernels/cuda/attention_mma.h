@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention by mma.sync, for attention_mma.cu and attention_codes.cu, by the definition in
-// launch.h. A block has rows of one request that share a KV head and walks tiles of 64 keys: K and
-// V, one after the other, come by cp.async into a ring of slots while earlier ones are multiplied.
-// With many rows each of 4 warps has 16 of them. With 16 or fewer, the warps share them: a warp has
-// 16 keys of a tile, then a part of d. Codes become 16-bit floats, exactly, on their way to a tile
-// in shared memory. With heads above 256, which no GPU has run, q stays in shared memory and the
-// outputs of earlier partitions are in the output rows.
+// Attention by mma.sync, for attention_mma.cu, attention_int8.cu and attention_fp8.cu, by the
+// definition in launch.h. A block has rows of one request that share a KV head and walks tiles of
+// 64 keys: K and V, one after the other, come by cp.async into a ring of slots while earlier ones
+// are multiplied. With many rows each of 4 warps has 16 of them. With 16 or fewer, the warps share
+// them: a warp has 16 keys of a tile, then a part of d. Codes become 16-bit floats, exactly, on
+// their way to a tile in shared memory. With heads above 256, which no GPU has run, q stays in
+// shared memory and the outputs of earlier partitions are in the output rows.
 #pragma once
 
 #include <cstddef>
