@@ -104,7 +104,8 @@ int64_t latent_partials_bytes(const AttentionLimits& limits);
 // args.num_tokens and args.max_seq_len are upper bounds.
 void launch_latent_attention(Stream stream, const LatentAttentionArgs& args);
 
-// `rows` replaces args.table, which is not read. A token without a slot is left out.
+// `rows` replaces args.table, which is not read. A token without a slot is left out. No GPU has run
+// these.
 void launch_latent_rows(Stream stream, const LatentRowsArgs& args, const RopeRows& rows);
 void launch_join_heads(Stream stream, const JoinHeadsArgs& args);
 
