@@ -265,27 +265,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   gpu::ptx::wait_for_launches();
   using Shared = TileMemory<Cache, kDim, kRows>;
   GPU_DYN_SHARED(Shared, shared);
-  const RowBlock block = find_rows(work);
-  if (block.num_rows == 0) return;
-  auto index = static_cast<int32_t>(blockIdx.y);
-  KeyRange walked = tiles_of(work, block, index);
-  if (walked.begin >= walked.end) return;
-  WarpRows<Cache, kDim, kRows> rows(shared, work, block);
-  while (true) {
-    TileRing<Cache, kDim, kRows> tiles(shared, work, block, walked.begin, walked.end);
-    for (int32_t tile = walked.begin; tile < walked.end; ++tile) {
-      if (tile == walked.begin || tile % kPartitionTiles == 0) rows.pair().start_partition();
-      rows.take(tiles, tile);
-      if (tile + 1 == walked.end || (tile + 1) % kPartitionTiles == 0) {
-        rows.pair().end_partition(tile / kPartitionTiles);
-      }
-    }
-    if (work.partials == nullptr) return rows.pair().finish();
-    index += static_cast<int32_t>(gridDim.y);
-    walked = tiles_of(work, block, index);
-    if (walked.begin >= walked.end) return;
-    __syncthreads();  // the ring is filled again
-  }
+  attend_partitions<WarpRows<Cache, kDim, kRows>, TileRing<Cache, kDim, kRows>>(shared, work);
 }
 
 template <typename Cache, int kDim, int kRows>

@@ -350,14 +350,7 @@ void launch_choose_keys(Stream stream, const ChooseKeysArgs& args) {
         .stride = one / static_cast<int64_t>(sizeof(float)),
         .scores = reinterpret_cast<float*>(args.workspace.data())};
     if (args.max_seq_len > args.top_k) {
-      if (args.cache.dtype == DType::kF32) {
-        start<DType::kF32>(stream, work);
-      } else if (args.cache.dtype == DType::kF16) {
-        start<DType::kF16>(stream, work);
-      } else {
-        CHECK(args.cache.dtype == DType::kBF16);
-        start<DType::kBF16>(stream, work);
-      }
+      with_float_type(args.cache.dtype, [&]<DType kType>() { start<kType>(stream, work); });
     }
     gpu::launch(stream,
                 {.blocks_x = work.num_tokens,
