@@ -21,6 +21,15 @@ programs=(
   bench/gpu_links
   sluice
 )
+# What the tests read of tests/golden.
+goldens=(
+  cuda/{bf16,bf16_experts,fp8,fp8_block,gguf,int4,int8,mxfp4,nvfp4}.txt
+  eagle/{first,layers,mapped,mtp-mimo}
+  models/{bloom,deepseek-v3,deepseek-v32,gemma4-all,glm-moe-dsa,kimi-linear,mimo-v2}
+  models/engine-{conv,delta,delta-mtp,halves,heads,latents,mamba,two-mixers}.gguf
+  tiny/tiny-llama.gguf
+  tokenizer/json/qwen.json
+)
 if ! grep -q '^CMAKE_CUDA_COMPILER:' "$build/CMakeCache.txt" 2>/dev/null; then
   echo "gpu_archive.sh: $build has no nvcc: cmake --preset cuda, then give build-cuda" >&2
   exit 1
@@ -49,11 +58,10 @@ ldd "$root"/bin/* | awk '$2 == "=>" && $3 ~ /^\// { print $3 }' | sort -u |
       *) strip -o "$root/lib/${library##*/}" "$(readlink -f "$library")" ;;
     esac
   done
-mkdir -p "$root/golden/tokenizer"
-cp -r tests/golden/cuda tests/golden/tiny tests/golden/tensorcore tests/golden/w8a8 "$root/golden/"
-cp -r tests/golden/tokenizer/json "$root/golden/tokenizer/"
-mkdir -p "$root/golden/models"
-cp tests/golden/models/engine-{conv,delta,delta-mtp,halves,heads,mamba,two-mixers}.gguf "$root/golden/models/"
+for golden in "${goldens[@]}"; do
+  mkdir -p "$root/golden/${golden%/*}"
+  cp -r "tests/golden/$golden" "$root/golden/${golden%/*}/"
+done
 cp deploy/gpu_run.sh "$root/run"
 cp bench/gpu_figures.py bench/gpu_peers.py bench/gpu_torch.py "$root/"
 git describe --always --dirty >"$root/commit" 2>/dev/null || echo unknown >"$root/commit"

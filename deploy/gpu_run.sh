@@ -324,6 +324,7 @@ few+=':Devices/CudaLinearHalf.Few*:Devices/CudaLinearTogether.*:Devices/CudaPart
 few+=':Devices/CudaExperts.*:Formats/CudaExpertFormats.*:Formats/CudaMatrix.*'
 few+=':Scales/CudaLinearFp8.Few*:Scales/CudaLinearFp8.Tiles*:Scales/CudaExpertsFp8.*:CudaFp8.*:Scales/CudaFp8Rows.*'
 few+=':CudaKvBlocks.*:Formats/CudaBlocksHalf.*:CudaCopies.*:CudaJoinParts.*:CudaExpertParts.*'
+few+=':CudaLatent*.*:CudaRecurrent.*:CudaAttention.WideHeads*'
 few+='-*/sm_80:*/sm_120'
 
 find_sanitizer() {

@@ -180,6 +180,18 @@ Expected<void> check_latent_attention(DeviceType device, int32_t latent_dim, int
                     "device");
 }
 
+Expected<void> check_indexer(DeviceType device, int32_t num_heads, int32_t dim) {
+  const bool fits = num_heads <= cuda::kMaxIndexHeads && dim <= cuda::kMaxIndexDim;
+  if (device == DeviceType::kCpu || fits) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    "found an indexer of " + std::to_string(num_heads) + " heads of " +
+                        std::to_string(dim) + ", expected at most " +
+                        std::to_string(cuda::kMaxIndexHeads) + " of " +
+                        std::to_string(cuda::kMaxIndexDim) +
+                        ", which the CUDA backend has; --device cpu runs it",
+                    "device");
+}
+
 void run_row_steps(const ExecContext& ctx, const RowSteps& steps) {
   for (const RowStep& step : steps.all()) {
     std::visit([&](const auto& args) { run_step(ctx, args); }, step);

@@ -92,6 +92,32 @@ struct LatentAttentionArgs {
 
 void latent_attention(const ExecContext& ctx, const LatentAttentionArgs& args);
 
+// Returns usual attention's arguments with one KV head, whose K is the latents, of head_dim
+// elements, and whose V is the rotated parts. What usual attention does not have is left out.
+inline AttentionArgs as_one_head(const LatentAttentionArgs& args) {
+  const LatentKvView& cache = args.cache;
+  return {.q = args.query.data,
+          .q_stride = args.query.stride,
+          .num_heads = args.num_heads,
+          .kv = {.k = cache.latent,
+                 .v = cache.rope,
+                 .dtype = cache.dtype,
+                 .num_blocks = cache.num_blocks,
+                 .block_size = cache.block_size,
+                 .num_kv_heads = 1,
+                 .head_dim = cache.latent_dim},
+          .query_start_loc = args.query_start_loc,
+          .seq_lens = args.seq_lens,
+          .num_tokens = args.num_tokens,
+          .max_seq_len = args.max_seq_len,
+          .block_table = args.block_table,
+          .block_table_stride = args.block_table_stride,
+          .scale = args.scale,
+          .out = args.out.data,
+          .out_stride = args.out.stride,
+          .workspace = args.workspace};
+}
+
 // Bytes of scratch memory for calls within these limits; head_dim is the latent's, num_kv_heads 1.
 int64_t latent_workspace_bytes(const AttentionLimits& limits, int32_t rope_dim);
 

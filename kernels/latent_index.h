@@ -30,6 +30,9 @@ struct IndexKeyView {
   int32_t dim = 0;             // a multiple of 32
 };
 
+// Returns kUnsupported where the device has no indexer of so many heads of so many elements.
+Expected<void> check_indexer(DeviceType device, int32_t num_heads, int32_t dim);
+
 // For each token: norms the key (mean and variance), rotates the first elements of it and of each
 // head's query by the table in `style`, and caches the key.
 struct IndexRowsArgs {

@@ -30,8 +30,12 @@ Expected<std::unique_ptr<Mixer>> LatentMixer::load(const ModelConfig& config,
                                                    WeightStore& weights) {
   SLUICE_TRY_VOID(kernels::check_latent_attention(
       weights.device(), config.latent.kv_rank, config.latent.rope_dim));
-  std::unique_ptr<LatentMixer> mixer(
-      new LatentMixer(config, config.layers[static_cast<size_t>(layer)]));
+  const LayerConfig& layer_config = config.layers[static_cast<size_t>(layer)];
+  if (layer_config.key_choice == KeyChoice::kOwn) {
+    SLUICE_TRY_VOID(kernels::check_indexer(
+        weights.device(), config.latent.index_heads, config.latent.index_dim));
+  }
+  std::unique_ptr<LatentMixer> mixer(new LatentMixer(config, layer_config));
   SLUICE_TRY_VOID(
       mixer->load_tensors("blk." + std::to_string(layer) + ".", activation_bits, weights));
   return mixer;

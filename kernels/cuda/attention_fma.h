@@ -3,7 +3,8 @@
 // takes up to kRows query rows of one request that share a KV head and walks partitions of 512
 // keys, which are read once for all of its rows. In a partition a thread computes the scores of its
 // keys, a warp the weights of its rows, a thread the outputs of its d. `Work` is AttentionWork, or
-// has its functions and score_keys().
+// has its functions and score_keys(). No GPU has run it on latents, heads above 256 or values
+// narrower than keys.
 #pragma once
 
 #include <algorithm>
@@ -105,14 +106,9 @@ __device__ __forceinline__ void dot_rows(const float* q,
   }
 }
 
-// Largest (and sum) of the 16 lanes of a half warp, folded by halves; the whole warp calls it.
+// Returns the largest number of the 16 lanes of a half warp; the whole warp calls it.
 __device__ __forceinline__ float highest_of_half(float x) {
   for (int half = 8; half >= 1; half /= 2) x = higher_of(x, __shfl_xor_sync(kAllLanes, x, half));
-  return x;
-}
-
-__device__ __forceinline__ float sum_of_half(float x) {
-  for (int half = 8; half >= 1; half /= 2) x = __fadd_rn(x, __shfl_xor_sync(kAllLanes, x, half));
   return x;
 }
 
@@ -147,7 +143,7 @@ __device__ __forceinline__ RowState weigh_row(float* scores, KeyRange visible, f
       sum = __fadd_rn(sum, weight);
       scores[j] = weight;
     }
-    sum = sum_of_half(sum);
+    sum = sum_of_sixteen(sum);
     const float c = exp_of(__fsub_rn(before, after));
     const float other_sum = __shfl_xor_sync(kAllLanes, sum, 16);
     const float other_c = __shfl_xor_sync(kAllLanes, c, 16);

@@ -10,8 +10,12 @@ void launch_attention_mma(Stream stream, const AttentionWork& work, const Attent
       return launch_attention_by_mma<F16Cache>(stream, work, grid);
     case DType::kBF16:
       return launch_attention_by_mma<Bf16Cache>(stream, work, grid);
+    case DType::kI8:
+      return launch_attention_int8(stream, work, grid);
+    case DType::kF8E4M3:
+      return launch_attention_fp8(stream, work, grid);
     default:
-      return launch_attention_codes(stream, work, grid);
+      SLUICE_UNREACHABLE("no KV cache of the tensor cores");
   }
 }
 

@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Attention by mma.sync, for attention_mma.cu and attention_codes.cu, by the definition in
-// launch.h. A block has rows of one request that share a KV head and walks tiles of 64 keys: K and
-// V, one after the other, come by cp.async into a ring of slots while earlier ones are multiplied.
-// With many rows each of 4 warps has 16 of them. With 16 or fewer, the warps share them: a warp has
-// 16 keys of a tile, then a part of d. Codes become 16-bit floats, exactly, on their way to a tile
-// in shared memory. With heads above 256, which no GPU has run, q stays in shared memory and the
-// outputs of earlier partitions are in the output rows.
+// Attention by mma.sync, for attention_mma.cu, attention_int8.cu and attention_fp8.cu, by the
+// definition in launch.h. A block has rows of one request that share a KV head and walks tiles of
+// 64 keys: K and V, one after the other, come by cp.async into a ring of slots while earlier ones
+// are multiplied. With many rows each of 4 warps has 16 of them. With 16 or fewer, the warps share
+// them: a warp has 16 keys of a tile, then a part of d. Codes become 16-bit floats, exactly, on
+// their way to a tile in shared memory. With heads above 256, which no GPU has run, q stays in
+// shared memory and the outputs of earlier partitions are in the output rows.
 #pragma once
 
 #include <cstddef>
@@ -265,27 +265,7 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   gpu::ptx::wait_for_launches();
   using Shared = TileMemory<Cache, kDim, kRows>;
   GPU_DYN_SHARED(Shared, shared);
-  const RowBlock block = find_rows(work);
-  if (block.num_rows == 0) return;
-  auto index = static_cast<int32_t>(blockIdx.y);
-  KeyRange walked = tiles_of(work, block, index);
-  if (walked.begin >= walked.end) return;
-  WarpRows<Cache, kDim, kRows> rows(shared, work, block);
-  while (true) {
-    TileRing<Cache, kDim, kRows> tiles(shared, work, block, walked.begin, walked.end);
-    for (int32_t tile = walked.begin; tile < walked.end; ++tile) {
-      if (tile == walked.begin || tile % kPartitionTiles == 0) rows.pair().start_partition();
-      rows.take(tiles, tile);
-      if (tile + 1 == walked.end || (tile + 1) % kPartitionTiles == 0) {
-        rows.pair().end_partition(tile / kPartitionTiles);
-      }
-    }
-    if (work.partials == nullptr) return rows.pair().finish();
-    index += static_cast<int32_t>(gridDim.y);
-    walked = tiles_of(work, block, index);
-    if (walked.begin >= walked.end) return;
-    __syncthreads();  // the ring is filled again
-  }
+  attend_partitions<WarpRows<Cache, kDim, kRows>, TileRing<Cache, kDim, kRows>>(shared, work);
 }
 
 template <typename Cache, int kDim, int kRows>

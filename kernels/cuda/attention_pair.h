@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A lane's two rows of attention, in the layout of tensor cores' products, by the definition in
-// launch.h: the work on scores and outputs between products, for all kernels by tensor cores.
+// launch.h: the work on scores and outputs between products, for all kernels by tensor cores; and a
+// block's walk over tiles. No GPU has run slopes, or outputs that are joined where they go.
 #pragma once
 
 #include <cstdint>
@@ -286,5 +287,34 @@ class RowPair {
   RowState total_[2];    // earlier partitions'
   float o_[kOutputs];
 };
+
+// Walks all partitions that the block's rows see, or, where partitions run side by side, number
+// blockIdx.y and every gridDim.y-th after it. All threads of the block call it.
+// Rows(shared, work, block): this warp's rows, with their pair() and take(tiles, tile).
+// Tiles(shared, work, block, begin, end): the tiles [begin, end) on their way to shared memory.
+template <typename Rows, typename Tiles, typename Shared, typename Work>
+__device__ __forceinline__ void attend_partitions(Shared& shared, const Work& work) {
+  const RowBlock block = find_rows(work);
+  if (block.num_rows == 0) return;
+  auto index = static_cast<int32_t>(blockIdx.y);
+  KeyRange walked = tiles_of(work, block, index);
+  if (walked.begin >= walked.end) return;
+  Rows rows(shared, work, block);
+  while (true) {
+    Tiles tiles(shared, work, block, walked.begin, walked.end);
+    for (int32_t tile = walked.begin; tile < walked.end; ++tile) {
+      if (tile == walked.begin || tile % kPartitionTiles == 0) rows.pair().start_partition();
+      rows.take(tiles, tile);
+      if (tile + 1 == walked.end || (tile + 1) % kPartitionTiles == 0) {
+        rows.pair().end_partition(tile / kPartitionTiles);
+      }
+    }
+    if (work.partials == nullptr) return rows.pair().finish();
+    index += static_cast<int32_t>(gridDim.y);
+    walked = tiles_of(work, block, index);
+    if (walked.begin >= walked.end) return;
+    __syncthreads();  // shared memory is filled again
+  }
+}
 
 }  // namespace sluice::kernels::cuda

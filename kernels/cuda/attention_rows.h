@@ -2,7 +2,7 @@
 // Functions that the attention kernels share: which rows a block has, which keys they see, and how
 // the partitions of a row join. attention.cu plans, merges and finishes; attention_fma.cu is for
 // caches of floats, attention_list.cu for few rows a request on Hopper, attention_wgmma.cu for
-// prompts there over 16 bits, attention_mma.cu and attention_codes.cu for everything else. No GPU
+// prompts there over 16 bits, attention_mma.cu and its like for everything else. No GPU
 // has run chunked windows, slopes, or values narrower than keys.
 #pragma once
 
@@ -63,8 +63,9 @@ struct AttentionGrid {
 void launch_attention_fma(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
 // For caches of 16 and 8 bits, by the definition in launch.h.
 void launch_attention_mma(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
-// The part of launch_attention_mma for caches of 8 bits.
-void launch_attention_codes(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
+// The parts of launch_attention_mma for caches of 8 bits.
+void launch_attention_int8(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
+void launch_attention_fp8(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
 // Whether launch_attention_wgmma takes such a cache.
 bool wgmma_attends(const KvLayerView& kv);
 // Gives launch_attention_mma's bits, with kWgmmaAttentionRows rows a block, on a device that has

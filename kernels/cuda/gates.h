@@ -23,7 +23,7 @@ __device__ __forceinline__ float gated(float gate, float up, float limit) {
     const float bell = __fmul_rn(__fmul_rn(0.5F, gate), bent);
     return kFunction == GateFunction::kGeluTanh ? __fmul_rn(bell, up) : bell;
   } else if constexpr (kFunction == GateFunction::kSigmoid) {
-    return __fmul_rn(__fdiv_rn(1.0F, __fadd_rn(1.0F, exp_of(__fsub_rn(0.0F, gate)))), up);
+    return __fmul_rn(sigmoid_of(gate), up);
   } else if constexpr (kFunction == GateFunction::kRelu) {
     return higher_of(0.0F, gate);
   } else if constexpr (kFunction == GateFunction::kGelu) {

@@ -189,7 +189,8 @@ class LatentRowsOfWarp {
   [[nodiscard]] __device__ __forceinline__ Pair& pair() { return pair_; }
 
   // Takes one tile, with barriers of the block. Tiles that its rows do not see change nothing.
-  __device__ __forceinline__ void take(const std::byte* keys, int32_t tile) {
+  __device__ __forceinline__ void take(LatentTiles<kGroups, kStages>& tiles, int32_t tile) {
+    const std::byte* const keys = tiles.wait();
     const int32_t begin = tile * kAttentionTile;
     float s[8];
     multiply_keys(keys, s);
@@ -218,6 +219,7 @@ class LatentRowsOfWarp {
     for (int h = 0; h < 2; ++h) {
       pair_.add_sum(h, shared_.sums[group()][(lane() / 4 + 8 * h) * 4 + lane() % 4], c);
     }
+    tiles.release();
   }
 
  private:
@@ -311,27 +313,8 @@ __global__ void __launch_bounds__(kGroups* kAttentionThreads, 1)
   ptx::wait_for_launches();
   using Shared = LatentMemory<kGroups, kStages>;
   GPU_DYN_SHARED(Shared, shared);
-  const RowBlock block = find_rows(work);
-  if (block.num_rows == 0) return;
-  auto index = static_cast<int32_t>(blockIdx.y);
-  KeyRange walked = tiles_of(work, block, index);
-  if (walked.begin >= walked.end) return;
-  LatentRowsOfWarp<Cache, kGroups, kStages> rows(shared, work, block);
-  while (true) {
-    LatentTiles<kGroups, kStages> tiles(shared, work, block, walked.begin, walked.end);
-    for (int32_t tile = walked.begin; tile < walked.end; ++tile) {
-      if (tile == walked.begin || tile % kPartitionTiles == 0) rows.pair().start_partition();
-      rows.take(tiles.wait(), tile);
-      tiles.release();
-      if (tile + 1 == walked.end || (tile + 1) % kPartitionTiles == 0) {
-        rows.pair().end_partition(tile / kPartitionTiles);
-      }
-    }
-    if (work.partials == nullptr) return rows.pair().finish();
-    index += static_cast<int32_t>(gridDim.y);
-    walked = tiles_of(work, block, index);
-    if (walked.begin >= walked.end) return;
-  }
+  attend_partitions<LatentRowsOfWarp<Cache, kGroups, kStages>, LatentTiles<kGroups, kStages>>(
+      shared, work);
 }
 
 __global__ void __launch_bounds__(kAttentionThreads, 1)
@@ -394,26 +377,7 @@ int64_t partials_bytes(const Launch& launch, int32_t latent_dim) {
 LatentWork work_of(const LatentAttentionArgs& args, const Launch& launch) {
   const LatentKvView& cache = args.cache;
   LatentWork work = {};
-  work.args = {.q = args.query.data,
-               .q_stride = args.query.stride,
-               .num_heads = args.num_heads,
-               .kv = {.k = cache.latent,
-                      .v = cache.rope,
-                      .dtype = cache.dtype,
-                      .num_blocks = cache.num_blocks,
-                      .block_size = cache.block_size,
-                      .num_kv_heads = 1,
-                      .head_dim = cache.latent_dim},
-               .query_start_loc = args.query_start_loc,
-               .seq_lens = args.seq_lens,
-               .num_tokens = args.num_tokens,
-               .max_seq_len = args.max_seq_len,
-               .block_table = args.block_table,
-               .block_table_stride = args.block_table_stride,
-               .scale = args.scale,
-               .out = args.out.data,
-               .out_stride = args.out.stride,
-               .workspace = {}};
+  work.args = as_one_head(args);
   work.share = RequestShare::kAll;
   work.num_reqs = static_cast<int32_t>(args.seq_lens.size());
   work.group = args.num_heads;

@@ -31,6 +31,14 @@ constexpr int32_t kBins = 256;
 constexpr int64_t kMostScores = int64_t{128} << 20;  // bytes
 static_assert(kKeys / kKeysTogether * kLanes / 2 == kScoreThreads);
 
+// The floats of a block's shared memory, which has room for the largest indexer on every device.
+constexpr int64_t score_floats(int64_t num_heads, int64_t dim) {
+  return (kKeys + num_heads) * dim + kLanes * kKeys;
+}
+
+constexpr int64_t kLeastShared = int64_t{99} << 10;  // bytes of a block, on sm_86 and sm_120
+static_assert(score_floats(kMaxIndexHeads, kMaxIndexDim) * int64_t{sizeof(float)} <= kLeastShared);
+
 struct IndexWork {
   ChooseKeysArgs args;
   int32_t num_reqs;
@@ -305,7 +313,7 @@ __global__ void __launch_bounds__(kChooseThreads, 1)
 template <DType kType>
 void start(Stream stream, const IndexWork& work) {
   const ChooseKeysArgs& args = work.args;
-  const int64_t floats = (int64_t{kKeys} + args.num_heads) * args.cache.dim + kLanes * kKeys;
+  const int64_t floats = score_floats(args.num_heads, args.cache.dim);
   gpu::launch(stream,
               {.blocks_x = ceil_div(args.max_seq_len, kKeys),
                .blocks_y = ceil_div(work.num_tokens, kTokensInTurn),
@@ -329,6 +337,7 @@ int64_t index_scores_bytes(const ChooseKeysLimits& limits) {
 }
 
 void launch_choose_keys(Stream stream, const ChooseKeysArgs& args) {
+  CHECK(args.num_heads <= kMaxIndexHeads && args.cache.dim <= kMaxIndexDim);
   const int64_t one = token_bytes(args.max_seq_len);
   const int64_t together = static_cast<int64_t>(args.workspace.size()) / one;
   CHECK(together > 0 || args.num_tokens == 0);
@@ -341,14 +350,7 @@ void launch_choose_keys(Stream stream, const ChooseKeysArgs& args) {
         .stride = one / static_cast<int64_t>(sizeof(float)),
         .scores = reinterpret_cast<float*>(args.workspace.data())};
     if (args.max_seq_len > args.top_k) {
-      if (args.cache.dtype == DType::kF32) {
-        start<DType::kF32>(stream, work);
-      } else if (args.cache.dtype == DType::kF16) {
-        start<DType::kF16>(stream, work);
-      } else {
-        CHECK(args.cache.dtype == DType::kBF16);
-        start<DType::kBF16>(stream, work);
-      }
+      with_float_type(args.cache.dtype, [&]<DType kType>() { start<kType>(stream, work); });
     }
     gpu::launch(stream,
                 {.blocks_x = work.num_tokens,

@@ -71,12 +71,12 @@ __device__ __forceinline__ void rotate_in_place(
 // Writes `n` elements of a row to its slot of a plane in token order, then zeros, by all
 // threads of the block.
 template <DType kType>
-__device__ __forceinline__ void write_plane(
-    std::byte* plane, int32_t block_size, int32_t n, int64_t slot, const float* x) {
+__device__ __forceinline__ void write_plane(std::byte* plane,
+                                            int32_t n,
+                                            int64_t slot,
+                                            const float* x) {
   const auto width = static_cast<int32_t>(cached_head_dim(n));
-  const int64_t row = slot / block_size * block_size + slot % block_size;
-  constexpr auto kElement = static_cast<int64_t>(dtype_bytes(kType));
-  std::byte* const to = plane + row * width * kElement;
+  std::byte* const to = plane + slot * width * static_cast<int64_t>(dtype_bytes(kType));
   for (auto i = static_cast<int32_t>(threadIdx.x); i < width; i += kThreads) {
     const float value = i < n ? x[i] : 0.0F;
     if constexpr (kType == DType::kF32) {
@@ -112,8 +112,8 @@ __device__ __forceinline__ void cache_token(const LatentRowsWork& work,
   if (work.rows.cos != nullptr) rotate_in_place(key, work.rows, place.position, thread, kThreads);
   __syncthreads();
   for (int32_t i = thread; i < cache.rope_dim; i += kThreads) kv[latent + i] = key[i];
-  write_plane<kType>(cache.latent, cache.block_size, latent, place.slot, staged);
-  write_plane<kType>(cache.rope, cache.block_size, cache.rope_dim, place.slot, key);
+  write_plane<kType>(cache.latent, latent, place.slot, staged);
+  write_plane<kType>(cache.rope, cache.rope_dim, place.slot, key);
 }
 
 // Lays out a head's query, by its warp.
@@ -201,7 +201,7 @@ __device__ __forceinline__ void cache_index_key(const IndexRowsWork& work,
   rotate_in_place(staged, work.rows, place.position, thread, kThreads);
   __syncthreads();
   for (int32_t i = thread; i < dim; i += kThreads) k[i] = staged[i];
-  write_plane<kType>(args.cache.data, args.cache.block_size, dim, place.slot, staged);
+  write_plane<kType>(args.cache.data, dim, place.slot, staged);
 }
 
 template <DType kType>
@@ -234,15 +234,6 @@ __global__ void __launch_bounds__(kThreads, 1)
       args.rows.data + head * args.rows.head_stride + token * args.rows.stride;
   float* const to = args.out + token * args.out_stride + int64_t{head} * args.width;
   for (auto i = static_cast<int32_t>(threadIdx.x % 32); i < args.width; i += 32) to[i] = from[i];
-}
-
-// Calls f.template operator()<kType>() with the type of a plane.
-template <typename F>
-void with_float_type(DType type, F f) {
-  CHECK(type == DType::kF32 || type == DType::kF16 || type == DType::kBF16);
-  if (type == DType::kF32) return f.template operator()<DType::kF32>();
-  if (type == DType::kF16) return f.template operator()<DType::kF16>();
-  f.template operator()<DType::kBF16>();
 }
 
 }  // namespace

@@ -104,11 +104,15 @@ int64_t latent_partials_bytes(const AttentionLimits& limits);
 // args.num_tokens and args.max_seq_len are upper bounds.
 void launch_latent_attention(Stream stream, const LatentAttentionArgs& args);
 
-// `rows` replaces args.table, which is not read. A token without a slot is left out.
+// `rows` replaces args.table, which is not read. A token without a slot is left out. No GPU has run
+// these.
 void launch_latent_rows(Stream stream, const LatentRowsArgs& args, const RopeRows& rows);
 void launch_join_heads(Stream stream, const JoinHeadsArgs& args);
 
 // The indexer of kernels/latent_index.h with the CPU's bits and choice. No GPU has run these.
+inline constexpr int32_t kMaxIndexHeads = 64;
+inline constexpr int32_t kMaxIndexDim = 128;
+
 void launch_index_rows(Stream stream, const IndexRowsArgs& args, const RopeRows& rows);
 // args.num_tokens and args.max_seq_len are upper bounds. The workspace has room for the scores of
 // one token or more, whose number no bit depends on.

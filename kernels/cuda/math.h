@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// exp, log and tanh of kernels/cpu/isa/math16.h for one lane: the same operations in the same
-// order, so the same bits.
+// exp, log, tanh and what gates make of them, by kernels/cpu/isa/math16.h for one lane: the same
+// operations in the same order, so the same bits. No GPU has run sigmoid_of and gelu_of.
 #pragma once
 
 #include <cmath>
@@ -122,6 +122,10 @@ __device__ __forceinline__ float gelu_of(float x) {
   const float far = __fmul_rn(exp_of(__fsub_rn(0.0F, z)), q);
   const float half = __fmul_rn(0.5F, a < kErfSmall ? near : far);
   return __fmul_rn(x, x < 0 ? half : __fsub_rn(1.0F, half));
+}
+
+__device__ __forceinline__ float sigmoid_of(float x) {
+  return __fdiv_rn(1.0F, __fadd_rn(1.0F, exp_of(__fsub_rn(0.0F, x))));
 }
 
 __device__ __forceinline__ float silu_of(float x) {

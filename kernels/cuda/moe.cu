@@ -20,7 +20,6 @@ namespace {
 
 constexpr int32_t kLanes = 32;
 constexpr int32_t kSumLanes = 16;
-constexpr uint32_t kHalfWarp = 0x0000FFFFU;
 static_assert(kMaxExperts <= kLanes * kLanes);  // a lane's experts are the bits of a word
 
 // Returns the expert chosen next among those that the lanes have not `taken`: bit i is expert
@@ -50,17 +49,11 @@ __device__ __forceinline__ float sum_in_lanes(int32_t n, Term term) {
   if (lane < kSumLanes) {
     float sum = 0;
     for (int32_t i = lane; i < n; i += kSumLanes) sum = __fadd_rn(sum, term(i));
-    for (int half = kSumLanes / 2; half >= 1; half /= 2) {
-      sum = __fadd_rn(sum, __shfl_xor_sync(kHalfWarp, sum, half));
-    }
+    sum = sum_of_sixteen(sum, kHalfWarp);
     if (lane == 0) total[0] = sum;
   }
   __syncwarp();
   return total[0];
-}
-
-__device__ __forceinline__ float sigmoid_of(float x) {
-  return __fdiv_rn(1.0F, __fadd_rn(1.0F, exp_of(__fsub_rn(0.0F, x))));
 }
 
 // Fills the scores of a row's experts, and what their choice compares.

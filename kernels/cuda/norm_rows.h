@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The norms of kernels/norm.h over a row in shared memory: 16 lanes have the sums of the
-// definition's 16 chains.
+// definition's 16 chains. No GPU has run means that are subtracted, nor biases.
 #pragma once
 
 #include <cstdint>
@@ -15,7 +15,6 @@ inline constexpr int kNormLanes = 16;  // the definition's lanes
 // Gives lanes 0-15 of a warp, which call it, the sum of x^2. Values are read a batch ahead of the
 // chain of additions.
 __device__ __forceinline__ float sum_of_squares(const float* x, int32_t n, int lane) {
-  constexpr uint32_t kHalfWarp = 0x0000FFFFU;
   constexpr int kBatch = 16;
   constexpr int32_t kStep = kBatch * kNormLanes;
   const int32_t batches = n / kStep;  // batches in which every lane has all its values
@@ -42,10 +41,7 @@ __device__ __forceinline__ float sum_of_squares(const float* x, int32_t n, int l
   for (int32_t i = batches * kStep + lane; i < n; i += kNormLanes) {
     sum = __fmaf_rn(x[i], x[i], sum);
   }
-  for (int half = kNormLanes / 2; half >= 1; half /= 2) {
-    sum = __fadd_rn(sum, __shfl_xor_sync(kHalfWarp, sum, half));
-  }
-  return sum;
+  return sum_of_sixteen(sum, kHalfWarp);
 }
 
 __device__ __forceinline__ float inverse_root(float sum, int32_t n, float eps) {
@@ -60,14 +56,10 @@ __device__ __forceinline__ float inverse_rms(const float* x, int32_t n, float ep
 
 // Gives lanes 0-15 of a warp, which call it, the mean of x.
 __device__ __forceinline__ float mean_of(const float* x, int32_t n, int lane) {
-  constexpr uint32_t kHalfWarp = 0x0000FFFFU;
   float sum = 0;
 #pragma unroll 8
   for (int32_t i = lane; i < n; i += kNormLanes) sum = __fadd_rn(sum, x[i]);
-  for (int half = kNormLanes / 2; half >= 1; half /= 2) {
-    sum = __fadd_rn(sum, __shfl_xor_sync(kHalfWarp, sum, half));
-  }
-  return __fdiv_rn(sum, __int2float_rn(n));
+  return __fdiv_rn(sum_of_sixteen(sum, kHalfWarp), __int2float_rn(n));
 }
 
 // Subtracts the mean of a row that the block's threads have written to shared memory. It begins

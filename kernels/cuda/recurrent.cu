@@ -38,29 +38,16 @@ __device__ __forceinline__ int first_column_of() {
   return static_cast<int>(threadIdx.x) / kLanes * kFour;
 }
 
-__device__ __forceinline__ float sigmoid_of(float x) {
-  return __fdiv_rn(1.0F, __fadd_rn(1.0F, exp_of(__fsub_rn(0.0F, x))));
-}
-
 __device__ __forceinline__ float softplus_of(float x) {
   const float magnitude = __int_as_float(__float_as_int(x) & INT32_MAX);
   const float tail = log_of(__fadd_rn(1.0F, exp_of(__fsub_rn(0.0F, magnitude))));
   return __fadd_rn(higher_of(0.0F, x), tail);
 }
 
-// Gives each of sixteen lanes the sum of theirs, by halves.
-__device__ __forceinline__ float fold_lanes(float sum) {
-#pragma unroll
-  for (int half = kLanes / 2; half >= 1; half /= 2) {
-    sum = __fadd_rn(sum, __shfl_xor_sync(kAllLanes, sum, half));
-  }
-  return sum;
-}
-
 __device__ __forceinline__ Four fold_lanes(const Four& sums) {
   Four folded;
 #pragma unroll
-  for (int j = 0; j < kFour; ++j) folded.v[j] = fold_lanes(sums.v[j]);
+  for (int j = 0; j < kFour; ++j) folded.v[j] = sum_of_sixteen(sums.v[j]);
   return folded;
 }
 
@@ -187,7 +174,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     float sum = 0;
 #pragma unroll 8
     for (int32_t i = lane_of(); i < n; i += kLanes) sum = __fmaf_rn(x[i], x[i], sum);
-    const float r = __fdiv_rn(1.0F, __fsqrt_rn(__fadd_rn(fold_lanes(sum), args.eps)));
+    const float r = __fdiv_rn(1.0F, __fsqrt_rn(__fadd_rn(sum_of_sixteen(sum), args.eps)));
     const float scale = is_key ? 1.0F : args.scale;
 #pragma unroll 8
     for (int32_t i = lane_of(); i < n; i += kLanes) x[i] = __fmul_rn(__fmul_rn(x[i], r), scale);
@@ -482,7 +469,7 @@ __global__ void __launch_bounds__(kThreads, 1)
     x[i] = value;
     sum = __fmaf_rn(value, value, sum);
   }
-  sum = fold_lanes(sum);
+  sum = sum_of_sixteen(sum);
   if (lane_of() == 0 && column < args.whole) args.sums[row * args.whole + column] = sum;
 }
 

@@ -18,7 +18,8 @@ import tempfile
 
 HEAD = """# Registers, spills and shared memory
 
-By `python3 kernels/cuda/registers.py build > kernels/cuda/registers.md`; {version}, sm_90a.
+By `python3 kernels/cuda/registers.py build > kernels/cuda/registers.md`, whose build has benchmarks
+(`-DSLUICE_BENCH=ON`); {version}, sm_90a.
 Launches add dynamic shared memory: the linear layers their ring of stages or sums of segments,
 norms the row or the heads, rope its heads, `place_rows` its counts, attention what attention.md says,
 over floats the heads and weights of its rows. It is aligned to 1024, to which the static part is

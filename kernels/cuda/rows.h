@@ -17,9 +17,18 @@ namespace sluice::kernels::cuda {
 
 inline constexpr int kRowThreads = 128;
 inline constexpr uint32_t kAllLanes = 0xFFFFFFFFU;
+inline constexpr uint32_t kHalfWarp = 0x0000FFFFU;
 inline constexpr int32_t kInfinityBits = 0x7F800000;
 inline constexpr int32_t kQuietNanBits = 0x7FC00000;
 inline constexpr float kLargestFloat = 0x1.fffffep127F;
+
+// Gives each of sixteen neighbouring lanes the sum of theirs, by halves. `lanes`: all lanes of the
+// warp that call it.
+__device__ __forceinline__ float sum_of_sixteen(float sum, uint32_t lanes = kAllLanes) {
+#pragma unroll
+  for (int half = 8; half >= 1; half /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(lanes, sum, half));
+  return sum;
+}
 
 // The place of a row's group 0; other groups follow at group_bytes.
 struct DeviceRow {
@@ -458,6 +467,15 @@ inline gpu::LaunchShape piecewise(int64_t rows, int32_t n) {
           .blocks_y = ceil_div(n, kPiece),
           .threads = kRowThreads,
           .overlaps = overlaps(LaunchKind::kRows, rows)};
+}
+
+// Calls f.template operator()<kType>() with the type of a plane of floats.
+template <typename F>
+void with_float_type(DType type, F f) {
+  CHECK(type == DType::kF32 || type == DType::kF16 || type == DType::kBF16);
+  if (type == DType::kF32) return f.template operator()<DType::kF32>();
+  if (type == DType::kF16) return f.template operator()<DType::kF16>();
+  f.template operator()<DType::kBF16>();
 }
 
 }  // namespace sluice::kernels::cuda

@@ -52,15 +52,6 @@ __device__ __forceinline__ float* sum_terms() {
   return reinterpret_cast<float*>(histogram().amount);
 }
 
-// Folds the sums of lanes 0-15 of a warp, which call it, by halves; each of them gets the result.
-__device__ __forceinline__ float fold_lanes(float sum) {
-  constexpr uint32_t kHalfWarp = 0x0000FFFFU;
-  for (int half = kSumLanes / 2; half >= 1; half /= 2) {
-    sum = __fadd_rn(sum, __shfl_xor_sync(kHalfWarp, sum, half));
-  }
-  return sum;
-}
-
 // Returns a lane's chain over `count` terms, of which a batch is read ahead.
 __device__ __forceinline__ float add_terms(const float* terms, int32_t count, float sum) {
   constexpr int kBatch = 12;
@@ -134,7 +125,7 @@ __device__ __forceinline__ float sum_in_lanes(const float* values, int32_t n, Te
     __syncthreads();
   }
   if (thread < kSumLanes) {
-    sum = fold_lanes(sum);
+    sum = sum_of_sixteen(sum, kHalfWarp);
     if (thread == 0) total[0] = sum;
   }
   __syncthreads();

@@ -201,7 +201,7 @@ __device__ __forceinline__ float weights_of_likeliest(Likeliest& some) {
       const float next = __fadd_rn(sum, some.weight[i]);
       sum = index_of(some.rank[i]) % kSumLanes == lane ? next : sum;
     }
-    sum = fold_lanes(sum);
+    sum = sum_of_sixteen(sum, kHalfWarp);
     if (lane == 0) some.all = sum;
   }
   __syncthreads();

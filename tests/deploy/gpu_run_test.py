@@ -327,5 +327,52 @@ class Peers(Archive):
         self.assertEqual((done.returncode, done.stdout), (77, "skipped: no GPU\n"))
 
 
+def gpu_sources():
+    """Yields the files of all programs that are tests on a GPU, then the headers of tests that they
+    include."""
+    files = []
+    for folder in (REPOSITORY / "tests/engine/cuda", REPOSITORY / "tests/kernels/cuda"):
+        text = (folder / "CMakeLists.txt").read_text()
+        for names in re.findall(r"sluice_gpu_test\(\w+(.*?)\)", text, re.S):
+            for variable in re.findall(r"\$\{(\w+)\}", names):
+                names += " " + re.search(rf"set\({variable} (.*?)\)", text, re.S).group(1)
+            files += [(folder / name).resolve() for name in re.findall(r"\S+\.cpp", names)]
+    seen = set()
+    while files:
+        file = files.pop()
+        if file not in seen:
+            seen.add(file)
+            files += [REPOSITORY / name
+                      for name in re.findall(r'#include "(tests/[^"]+)"', file.read_text())]
+            yield file
+
+
+def goldens_named_by(source):
+    """The files and folders of golden models and so on that a source's literals name, as a path, as
+    a model, as engine-NAME.gguf, as a head of EAGLE or as a file of bits."""
+    source = re.sub(r"(?ms)^#ifndef SLUICE_TESTS_ON_GPU.*?^#(?:else|endif)", "", source)
+    source = re.sub(r"(?m)^\s*(#include|//).*$", "", source)
+    golden = REPOSITORY / "tests/golden"
+    for literal in set(re.findall(r'"([^"\n]*)"', source)):
+        name = literal.removeprefix("/")
+        if not re.fullmatch(r"\w.*\w", name):
+            continue
+        for path in (name, f"models/{name}", f"models/engine-{name}.gguf", f"eagle/{name}",
+                     f"cuda/{name.replace('-', '_')}.txt"):
+            if "/" in path and (golden / path).exists():
+                yield path
+
+
+class Goldens(unittest.TestCase):
+    def test_the_archive_has_those_that_its_tests_read_and_no_others(self):
+        named = {path for file in gpu_sources() for path in goldens_named_by(file.read_text())}
+        self.assertIn("models/engine-latents.gguf", named)
+        script = (REPOSITORY / "deploy/gpu_archive.sh").read_text()
+        array = re.search(r"(?ms)^goldens=\(.*?^\)$", script).group()
+        packed = subprocess.run(["bash", "-c", array + '\nprintf "%s\\n" "${goldens[@]}"'],
+                                capture_output=True, text=True, check=True).stdout.split()
+        self.assertEqual(sorted(packed), sorted(named))
+
+
 if __name__ == "__main__":
     unittest.main()

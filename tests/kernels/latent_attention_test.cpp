@@ -8,17 +8,18 @@
 
 #include <algorithm>
 #include <cmath>
-#include <cstring>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "kernels/norm.h"
-#include "quant/format.h"
+#include "tests/kernels/cache_element.h"
 #include "tests/kernels/devices.h"
 
 namespace sluice::kernels {
 namespace {
+
+using test::write_element;
 
 struct Shape {
   int32_t num_heads;
@@ -35,15 +36,6 @@ struct Shape {
            std::to_string(block_size);
   }
 };
-
-void write_element(std::byte* plane, int64_t at, DType dtype, float value) {
-  if (dtype == DType::kF32) {
-    std::memcpy(plane + at * 4, &value, 4);
-    return;
-  }
-  const uint16_t bits = dtype == DType::kF16 ? float_to_half(value) : float_to_bf16(value);
-  std::memcpy(plane + at * 2, &bits, 2);
-}
 
 // Whole sequences, and both caches with all of their keys.
 class Sequences {

@@ -288,6 +288,15 @@ std::vector<uint64_t> words_of(int32_t length, const std::vector<int32_t>& posit
   return words;
 }
 
+TEST(LatentIndex, SizesThatADeviceHasNotAreRefused) {
+  const auto refused = check_indexer(DeviceType::kCuda, 65, 128);
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().message.find("found an indexer of 65 heads of 128"), std::string::npos);
+  EXPECT_FALSE(check_indexer(DeviceType::kCuda, 64, 160).has_value());
+  EXPECT_TRUE(check_indexer(DeviceType::kCuda, 64, 128).has_value());
+  EXPECT_TRUE(check_indexer(DeviceType::kCpu, 65, 160).has_value());
+}
+
 TEST(LatentIndex, AChoiceOfAllKeysIsDenseAttention) {
   for (const int32_t length : {1, 64, 200, 1100}) {
     std::vector<int32_t> all(static_cast<size_t>(length));

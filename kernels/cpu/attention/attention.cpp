@@ -333,27 +333,9 @@ void latent_attention(const ExecContext& ctx, const LatentAttentionArgs& args) {
   DCHECK(kAttentionTile % cache.block_size == 0 && cache.latent_dim % 32 == 0);
   DCHECK(!has_kv_scales(cache.dtype) && cache.rope_dim > 0);
   if (ctx.read_ahead != nullptr) ctx.read_ahead->end();
-  const AttentionArgs one_head{.q = args.query.data,
-                               .q_stride = args.query.stride,
-                               .num_heads = args.num_heads,
-                               .kv = {.k = cache.latent,
-                                      .v = cache.rope,
-                                      .dtype = cache.dtype,
-                                      .num_blocks = cache.num_blocks,
-                                      .block_size = cache.block_size,
-                                      .num_kv_heads = 1,
-                                      .head_dim = cache.latent_dim},
-                               .query_start_loc = args.query_start_loc,
-                               .seq_lens = args.seq_lens,
-                               .block_table = args.block_table,
-                               .block_table_stride = args.block_table_stride,
-                               .scale = args.scale,
-                               .out = args.out.data,
-                               .out_stride = args.out.stride,
-                               .workspace = args.workspace};
   run(ctx,
       AttentionCall(ctx,
-                    one_head,
+                    as_one_head(args),
                     {.q_head_stride = args.query.head_stride,
                      .out_head_stride = args.out.head_stride,
                      .rope_dim = cache.rope_dim,

@@ -109,7 +109,7 @@ TEST_P(CudaStates, HaveTheTokensAndBitsOfTheCpu) {
   config.enable_prefix_caching = false;
   config.debug_preempt_every = 3;
   const testing::DeviceCounters counters;
-  EXPECT_GT(run(config, "chunks").num_preemptions, 0U);
+  EXPECT_GT(run(config, "in chunks").num_preemptions, 0U);
   counters.expect_replays(true);
 }
 

@@ -179,7 +179,7 @@ TEST(CudaElementwise, ScaleRowsHasTheBitsOfTheCpuWithAndWithoutCaps) {
   x[3] = kNan;
   x[4] = kGpusNan;
   for (const auto& [soft_cap, limit] :
-       {std::pair(0.0F, 0.0F), std::pair(30.0F, 0.0F), std::pair(30.0F, 9.0F)}) {
+       {std::pair(0.0F, 0.0F), {30.0F, 0.0F}, {0.0F, 9.0F}, {30.0F, 9.0F}}) {
     std::vector<float> want = x;
     ScaleRowsArgs args{.x = want.data(),
                        .x_stride = kN,

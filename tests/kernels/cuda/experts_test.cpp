@@ -332,11 +332,13 @@ class CudaExpertFormats : public ::testing::TestWithParam<WeightFormat> {
  protected:
   static constexpr int32_t kK = 512;  // two groups a segment
 
-  static void check(const std::vector<int32_t>& counts, int32_t n) {
+  static ActivationFormat usual_rows() {
+    return format_info(GetParam()).is_integer ? ActivationFormat::kInt8 : ActivationFormat::kFloat;
+  }
+
+  static void check(ActivationFormat activations, const std::vector<int32_t>& counts, int32_t n) {
     const WeightFormat format = GetParam();
     const bool in_blocks = format_info(format).is_integer;
-    const ActivationFormat activations =
-        in_blocks ? ActivationFormat::kInt8 : ActivationFormat::kFloat;
     const auto cpu = test::make_device("scalar", 1);
     Placed placed = place(counts);
     const auto experts = static_cast<int32_t>(counts.size());
@@ -378,7 +380,8 @@ class CudaExpertFormats : public ::testing::TestWithParam<WeightFormat> {
     const cuda::ExpertMatrices matrices{.rows = placed.experts(), .stride = arena.stride()};
     test::on_schedules([&] {
       std::vector<float> out(want.size(), kPoison);
-      const auto launch = in_blocks ? cuda::launch_linear_blocks : cuda::launch_linear_float;
+      const auto launch = activations == ActivationFormat::kFloat ? cuda::launch_linear_float
+                                                                  : cuda::launch_linear_blocks;
       launch(nullptr,
              {.x = x,
               .weight = &first,
@@ -407,12 +410,19 @@ INSTANTIATE_TEST_SUITE_P(Formats,
 
 // Few, more and many rows an expert take different tiles; the last one of n is never full.
 TEST_P(CudaExpertFormats, RowsHaveTheBitsOfTheCpu) {
-  check({3, 0, 11, 1}, 52);
-  check({35, 1, 0}, 24);
-  check({133, 2}, 20);
+  check(usual_rows(), {3, 0, 11, 1}, 52);
+  check(usual_rows(), {35, 1, 0}, 24);
+  check(usual_rows(), {133, 2}, 20);
 }
 
-TEST_P(CudaExpertFormats, ExpertsWithoutRowsWriteNothing) { check({0, 0, 0, 1}, 20); }
+// The matrices of latent attention's heads, in codes too.
+TEST_P(CudaExpertFormats, RowsOfFloatsHaveTheBitsOfTheCpu) {
+  if (!format_info(GetParam()).is_integer) GTEST_SKIP() << "the test above has its rows of floats";
+  if (!cuda::takes_float_rows(GetParam())) GTEST_SKIP() << "takes none";
+  check(ActivationFormat::kFloat, {3, 0, 5}, 20);
+}
+
+TEST_P(CudaExpertFormats, ExpertsWithoutRowsWriteNothing) { check(usual_rows(), {0, 0, 0, 1}, 20); }
 
 }  // namespace
 }  // namespace sluice::kernels

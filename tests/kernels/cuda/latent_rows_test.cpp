@@ -3,12 +3,11 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <cstring>
 #include <vector>
 
 #include "kernels/cuda/launch.h"
 #include "kernels/latent_attention.h"
-#include "quant/format.h"
+#include "tests/kernels/cache_element.h"
 #include "tests/kernels/cuda/rows_check.h"
 #include "tests/kernels/devices.h"
 
@@ -192,14 +191,7 @@ void check_index(const IndexCase& c) {
 
   const auto fill = [&](Buffers& buffers) {
     for (size_t i = 0; i < cached.size(); ++i) {
-      std::byte* const to = buffers.cache.data() + i * dtype_bytes(c.dtype);
-      const bool is_half = c.dtype == DType::kF16;
-      const uint16_t bits = is_half ? float_to_half(cached[i]) : float_to_bf16(cached[i]);
-      if (c.dtype == DType::kF32) {
-        std::memcpy(to, &cached[i], sizeof(float));
-      } else {
-        std::memcpy(to, &bits, sizeof(bits));
-      }
+      test::write_element(buffers.cache.data(), static_cast<int64_t>(i), c.dtype, cached[i]);
     }
   };
   const auto view = [&](Buffers& buffers) {

@@ -12,7 +12,7 @@
 
 #include "kernels/cuda/launch.h"
 #include "kernels/latent_attention.h"
-#include "quant/format.h"
+#include "tests/kernels/cache_element.h"
 #include "tests/kernels/cuda/attention_model.h"
 #include "tests/kernels/cuda/rows_check.h"
 #include "tests/kernels/devices.h"
@@ -21,6 +21,7 @@ namespace sluice::kernels {
 namespace {
 
 using test::Random;
+using test::write_element;
 
 struct Request {
   int32_t seq_len;
@@ -40,15 +41,6 @@ struct Case {
 
   [[nodiscard]] int32_t width() const { return latent_dim + rope_dim; }
 };
-
-void write_element(std::byte* plane, int64_t at, DType dtype, float value) {
-  if (dtype == DType::kF32) {
-    std::memcpy(plane + at * 4, &value, 4);
-    return;
-  }
-  const uint16_t bits = dtype == DType::kF16 ? float_to_half(value) : float_to_bf16(value);
-  std::memcpy(plane + at * 2, &bits, 2);
-}
 
 // A cache and one step's queries. Slots that were never written hold NaN; entries of the table
 // behind a request's keys are far out of bounds.
@@ -354,6 +346,7 @@ TEST(CudaLatentAttention, MergesPartitions) {
 TEST(CudaLatentAttention, TakesChosenKeysAloneInTheirOrder) {
   check({.num_heads = 20, .latent_dim = 96, .chosen_of_ten = 9, .requests = {{610, 1}, {90, 2}}});
   check({.block_size = 1, .chosen_of_ten = 2, .requests = {{700, 1}, {5, 3}}});
+  check({.dtype = DType::kF16, .num_heads = 5, .chosen_of_ten = 6, .requests = {{130, 1}, {9, 2}}});
 }
 
 // A block of a launch for many tokens has two groups of rows.
