@@ -1,4 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
+// How a list of words becomes one text.
 #pragma once
 
 #include <string>
