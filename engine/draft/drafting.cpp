@@ -23,7 +23,7 @@ Drafting::Drafting(const SpecConfig& config,
 void Drafting::begin(std::shared_ptr<const RequestRecord> request) {
   const bool drafts =
       config_.has_method() || !request->prediction.empty() || request->grammar != nullptr;
-  if (!request->speculative || !drafts) return;
+  if (request->pooling || !request->speculative || !drafts) return;
   const RequestId id = request->id;
   waiting_.emplace(id, std::move(request));
 }

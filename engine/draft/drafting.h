@@ -6,8 +6,8 @@
 // fail entirely; it needs that no step is in flight, because it computes where steps do.
 //
 // Call order per step: should_wait() -> offer() -> Scheduler::schedule() -> the step runs ->
-// count() for each of its requests that had drafts -> Scheduler::update() -> end() for those that
-// have ended.
+// count() for each of its requests that had drafts -> Scheduler::update(). end() for each that has
+// ended, at any time.
 #pragma once
 
 #include <chrono>

@@ -4,6 +4,7 @@
 
 #include <gtest/gtest.h>
 
+#include <memory>
 #include <utility>
 #include <vector>
 
@@ -45,6 +46,24 @@ TEST(Drafting, TheTimeOfAskingWhetherToWaitIsTheStepsToo) {
   const uint64_t asked = stats.proposer_ns - before;
   const SchedulerOutput& step = scheduler.schedule(0);
   EXPECT_DOUBLE_EQ(step.draft_ms, 1e-6 * static_cast<double>(asked));
+}
+
+// Whose end nothing would tell it: a vector is not a token.
+TEST(Drafting, KeepsNoRequestForAVector) {
+  const ByteTokenizer tokenizer;
+  const KvCacheManager kv({.block_size = 16, .max_num_seqs = 2, .max_model_len = 128},
+                          {{.num_blocks = 32}});
+  SpecConfig config;
+  config.ngram = true;
+  Drafting drafting(config, ByteTokenizer::kVocabSize, tokenizer, kv, nullptr);
+  const auto of_text = std::make_shared<const RequestRecord>(
+      RequestRecord{.id = RequestId(1), .log = {}, .sampling = {}});
+  const auto of_vector = std::make_shared<const RequestRecord>(RequestRecord{
+      .id = RequestId(2), .log = {}, .sampling = {}, .pooling = PoolingParams()});
+  drafting.begin(of_text);
+  drafting.begin(of_vector);
+  EXPECT_EQ(of_text.use_count(), 2);
+  EXPECT_EQ(of_vector.use_count(), 1);
 }
 
 }  // namespace
