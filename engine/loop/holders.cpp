@@ -17,6 +17,10 @@ class GrammarHolder final : public Holder {
 
   bool hold(NewRequest& request, const RequestState& state, Clock::time_point) override {
     if (state.pending_grammar == nullptr) return false;
+    if (state.pending_grammar->is_ready() && state.pending_grammar->result()) {
+      requests_.set_grammar(request.id, *state.pending_grammar->result());
+      return false;
+    }
     held_.push_back(std::move(request));
     return true;
   }
