@@ -23,7 +23,7 @@ constexpr seconds kReport{30};  // between lines about ranks that are missing
 constexpr seconds kPeers{60};   // until followers that have met rank 0 meet each other
 constexpr milliseconds kRedial{200};
 constexpr seconds kLinger{1};
-constexpr milliseconds kReason{500};
+constexpr seconds kReason{3};
 constexpr size_t kMostReason = 1000;  // bytes
 
 // Sent on the connection for life.
@@ -105,7 +105,9 @@ Expected<void> RankGroup::gather() {
   const std::string at = options_.host + ":" + std::to_string(listener.port());
   log_event(LogLevel::kInfo, "ranks_awaited", "at", at, "ranks", missing(members_));
   while (!missing(members_).empty()) {
-    if (auto socket = listener.accept(std::min(end, report))) welcome(std::move(socket), members_);
+    const auto next = std::min({end, report, Clock::now() + kBeat});
+    if (auto socket = listener.accept(next)) welcome(std::move(socket), members_);
+    keep_members();
     if (Clock::now() >= end) {
       return make_error(ErrorCode::kDeadlineExceeded,
                         "rank 0 at " + at + ": missing after " +
@@ -119,6 +121,23 @@ Expected<void> RankGroup::gather() {
     }
   }
   return {};
+}
+
+// Tells the ranks that have come that rank 0 is there, and forgets those that have gone meanwhile,
+// whose place another process may take.
+void RankGroup::keep_members() {
+  say(text_of(Word::kAlive));
+  for (Member& member : members_) {
+    if (!member.life) continue;
+    std::array<std::byte, 64> words{};
+    Expected<size_t> got = member.life->receive_now(words);
+    while (got && *got > 0) got = member.life->receive_now(words);
+    if (got) continue;
+    log_event(LogLevel::kWarning, "rank_gone", "rank", member.rank, "at", member.name);
+    const int32_t rank = member.rank;
+    member = {};
+    member.rank = rank;
+  }
 }
 
 // Why a connection does not get its place among those that are awaited, which is null if there is

@@ -160,6 +160,7 @@ class RankGroup {
   }
 
   Expected<void> gather();
+  void keep_members();
   Expected<void> dial();
   Expected<std::unique_ptr<GroupSocket>> dial_one(int32_t rank,
                                                   const Address& address,

@@ -24,6 +24,7 @@
 #include "engine/parallel/stream_ranks.h"
 #include "engine/run/rank_processes.h"
 #include "tests/engine/rank_group_rig.h"
+#include "tests/support/tier.h"
 
 namespace sluice {
 namespace {
@@ -310,6 +311,31 @@ TEST(RankGroup, RanksThatStayAwayAreNamed) {
   const Met none = RankGroup::meet(alone);
   ASSERT_FALSE(none.has_value());
   EXPECT_NE(none.error().message.find("rank 0 does not answer at 127.0.0.1:"), std::string::npos);
+}
+
+// While others are awaited: whose silence would end the ranks that have come, and whose place a
+// process takes that starts again.
+TEST(RankGroup, ARankThatStartsAgainBeforeTheLastTakesItsPlace) {
+  const uint16_t port = free_rank_port();
+  auto lead = std::async(std::launch::async,
+                         [&] { return RankGroup::meet(rank_options(0, 3, port)); });
+  Met first = RankGroup::meet(rank_options(1, 3, port));
+  ASSERT_TRUE(first.has_value());
+  first->reset();
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  Met second = RankGroup::meet(rank_options(1, 3, port));
+  while (!second.has_value() && std::chrono::steady_clock::now() < end) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));
+    second = RankGroup::meet(rank_options(1, 3, port));
+  }
+  ASSERT_TRUE(second.has_value()) << second.error().message;
+  if (testing::is_full()) std::this_thread::sleep_for(std::chrono::seconds(7));
+  const Met last = RankGroup::meet(rank_options(2, 3, port));
+  ASSERT_TRUE(last.has_value()) << last.error().message;
+  const Met leads = lead.get();
+  ASSERT_TRUE(leads.has_value()) << leads.error().message;
+  EXPECT_FALSE((*second)->has_failed()) << (*second)->why();
+  (*leads)->end();
 }
 
 // Node 0 is a program like this one, but what it says is read as if it were not.

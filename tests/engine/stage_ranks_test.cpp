@@ -8,6 +8,7 @@
 #include <algorithm>
 #include <array>
 #include <atomic>
+#include <barrier>
 #include <chrono>
 #include <cstring>
 #include <memory>
@@ -175,6 +176,7 @@ TEST(StageRanks, RanksOfAStageExchangeBesideItsBorders) {
   constexpr size_t kWords = 70'000;
   for (const char* const transport : {"tcp", "shm"}) {
     const auto groups = group_of(4);
+    std::barrier all_have_passed(4);
     on_each(4, [&](int32_t rank) {
       RankGroup& group = *groups[static_cast<size_t>(rank)];
       ASSERT_TRUE(meet_in_stages(group, 2).has_value()) << group.why();
@@ -197,6 +199,7 @@ TEST(StageRanks, RanksOfAStageExchangeBesideItsBorders) {
       EXPECT_TRUE(pass(1));
       EXPECT_EQ(std::ranges::count(words, 5U), static_cast<ptrdiff_t>(kWords));
       EXPECT_FALSE(group.has_failed()) << group.why();
+      all_have_passed.arrive_and_wait();
       *made->rank->state() = static_cast<uint64_t>(rank == 3);
       if (rank >= 2) {
         EXPECT_TRUE(made->rank->all_gather({}).empty());
