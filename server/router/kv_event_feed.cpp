@@ -210,8 +210,8 @@ struct KvEventFeed::Reader {
   }
 };
 
-// Hashes of blocks that the index has forgotten are kept for their number's quarter, so that few
-// stored blocks cause a walk over all.
+// Hashes of blocks that the index has forgotten are kept up to a quarter of its capacity. Each walk
+// over all leaves a fifth of the room, so that few stored blocks cause one.
 void KvEventFeed::forget_excess(const KnownPrefixes& index) {
   constexpr size_t kLeast = 1024;
   const size_t most = std::max(kLeast, index.capacity() + index.capacity() / 4);
@@ -220,7 +220,7 @@ void KvEventFeed::forget_excess(const KnownPrefixes& index) {
     return index.num_known(std::span(&entry.second, 1)) == 0;
   });
   // Many hashes of one block: of no cache.
-  if (own_hashes_.size() > most) own_hashes_.clear();
+  if (own_hashes_.size() > most - most / 5) own_hashes_.clear();
 }
 
 KvEventFeed::Verdict KvEventFeed::take(int64_t number,

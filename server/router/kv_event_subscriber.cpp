@@ -18,6 +18,7 @@ namespace {
 
 constexpr long kPollMs = 100;
 constexpr size_t kNumberBytes = 8;
+constexpr size_t kMessageBytes = 512;  // what a message that waits takes beside its payload
 // Messages in ZeroMQ's queue. With more on their way the worker's queue grows instead.
 constexpr int kMostWaiting = 4;
 
@@ -51,8 +52,9 @@ class Frame {
   zmq_msg_t message_;
 };
 
-// Takes a message of three frames: topic, number, payload. nullopt: of others, which are taken and
-// dropped one by one, or there is no memory for it.
+// Takes a message of three frames: topic, number, payload. nullopt: it has other frames, or there
+// is no memory for it. ZeroMQ hands over whole messages alone and bounds each frame, not their
+// number.
 std::optional<KvEventMessage> receive(void* socket) {
   KvEventMessage message;
   bool is_whole = true;
@@ -97,6 +99,14 @@ class Subscription {
         zmq_connect(ends_.get(), ends.c_str()) != 0 ||
         zmq_connect(socket_.get(), endpoint.c_str()) != 0;
   }
+
+  // Ends the monitor before its reader: ZeroMQ's thread would wait for it in vain.
+  ~Subscription() {
+    if (socket_) zmq_socket_monitor(socket_.get(), nullptr, 0);
+  }
+
+  Subscription(const Subscription&) = delete;
+  Subscription& operator=(const Subscription&) = delete;
 
   [[nodiscard]] bool has_ended() const { return has_ended_; }
 
@@ -180,7 +190,7 @@ void KvEventSubscriber::run() {
 }
 
 void KvEventSubscriber::pass_on(KvEventMessage message) {
-  const size_t bytes = message.payload.size();
+  const size_t bytes = message.payload.size() + kMessageBytes;
   const auto remove = [backlog = backlog_, bytes](void*) { backlog->remove(bytes); };
   try {
     backlog_->add(bytes);
