@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gate functions of kernels/elementwise.h with the CPU's bits. No GPU has run kGelu, kGeluErf,
-// kGeluTanhAlone, kRelu or limits.
+// kGeluTanhAlone, kRelu, kSigmoid or limits.
 #pragma once
 
 #include "kernels/cuda/gpu.h"

@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <type_traits>
 
+#include "engine/core/status.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/narrow.h"
 #include "kernels/cuda/overlap.h"
