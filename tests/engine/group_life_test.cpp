@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Every state of groups of two and three ranks, whose processes die, stop, go on and fail by
 // themselves, and whose links are cut, at any time: nothing waits for ever, no rank outlives its
-// group, and all ranks that it had name a rank that is lost. Three planted bugs show that the search
-// would find one.
+// group, and all ranks that it had name a rank that is lost. Three planted bugs show that the
+// search would find one.
 #include "engine/parallel/group_life.h"
 
 #include <gtest/gtest.h>
