@@ -117,6 +117,57 @@ def check_a_header_without_the_key_is_enough(binary, model):
         assert status == 200, status
 
 
+def longest_gap(server, num_tokens):
+    """Seconds between two tokens of a stream, at most."""
+    body = json.dumps({"prompt": "a", "max_tokens": num_tokens, "ignore_eos": True, "stream": True})
+    with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port,
+                                                       timeout=120)) as connection:
+        connection.request("POST", "/v1/completions", body, {"Authorization": f"Bearer {KEY}"})
+        answer = connection.getresponse()
+        assert answer.status == 200, answer.read()
+        longest, count, before = 0.0, 0, None
+        for line in answer:
+            if not line.startswith(b"data: {"):
+                continue
+            now = time.monotonic()
+            longest = max(longest, now - (before or now))
+            before = now
+            count += 1
+        assert count >= num_tokens // 2, count
+        return longest
+
+
+def check_bodies_without_the_key_hold_no_stream_up(binary, model):
+    """64 connections that send bodies of 16 MiB again and again, whatever is answered."""
+    piece = b" " * (64 << 10)
+    with serving(binary, model, "--api-key", KEY) as server:
+        before, alone = settled(server), longest_gap(server, 400)
+        ending = threading.Event()
+
+        def send_bodies():
+            while not ending.is_set():
+                with contextlib.suppress(OSError), contextlib.closing(
+                        begin(server, "/v1/chat/completions", 16 * MIB, 0)) as connection:
+                    for _ in range(16 * MIB // len(piece)):
+                        if ending.is_set():
+                            break
+                        connection.sendall(piece)
+
+        strangers = [threading.Thread(target=send_bodies) for _ in range(64)]
+        for stranger in strangers:
+            stranger.start()
+        gap = longest_gap(server, 400)
+        most_rss = server.rss() - before
+        ending.set()
+        for stranger in strangers:
+            stranger.join()
+        print(f"   the longest gap of a stream: {alone:.3f} s alone, {gap:.3f} s beside 64 strangers, "
+              f"who took {most_rss / MIB:.0f} MiB")
+        assert most_rss < 32 * MIB, most_rss / MIB
+        # The strangers of this test take their part of the processors.
+        assert gap < (0.2 if os.environ.get("SLUICE_FULL") else 1), gap
+
+
 def check_incomplete_bodies_share_their_memory(binary, model):
     with serving(binary, model, "--max-body-bytes", "2M") as server:
         before = settled(server)
