@@ -24,7 +24,7 @@ using testing::EditedModel;
 using testing::ModelHarness;
 using testing::read_model_config_at;
 
-const std::string kFolder = golden_folder() + "/models/";
+const std::string kGolden = golden_folder() + "/models/";
 
 std::vector<int32_t> kv_sources(const ModelConfig& config) {
   std::vector<int32_t> sources;
@@ -62,8 +62,8 @@ void expect_equal(const ModelConfig& a, const ModelConfig& b) {
 
 TEST(Gemma4, DirectoriesAndFilesSayTheSame) {
   for (const std::string name : {"gemma4", "gemma4-shared", "gemma4-moe", "gemma4-all"}) {
-    const auto directory = read_model_config_at(kFolder + name);
-    const auto file = read_model_config_at(kFolder + name + ".gguf");
+    const auto directory = read_model_config_at(kGolden + name);
+    const auto file = read_model_config_at(kGolden + name + ".gguf");
     ASSERT_TRUE(directory.has_value()) << directory.error().message;
     ASSERT_TRUE(file.has_value()) << file.error().message;
     SCOPED_TRACE(name);
@@ -72,7 +72,7 @@ TEST(Gemma4, DirectoriesAndFilesSayTheSame) {
 }
 
 TEST(Gemma4, FullLayersHaveHeadsOfTheirOwn) {
-  const auto config = read_model_config_at(kFolder + "gemma4");
+  const auto config = read_model_config_at(kGolden + "gemma4");
   ASSERT_TRUE(config.has_value());
   for (const LayerConfig& layer : config->layers) {
     const bool is_full = layer.window == 0;
@@ -88,7 +88,7 @@ TEST(Gemma4, FullLayersHaveHeadsOfTheirOwn) {
 // As transformers writes them: {"1": {"head_dim": 24, ...}}.
 TEST(Gemma4, LayersMaySayTheirHeadsByNumber) {
   EditedModel changed("gemma4");
-  const auto published = read_model_config_at(kFolder + "gemma4");
+  const auto published = read_model_config_at(kGolden + "gemma4");
   Json& text = changed.text();
   text.erase("global_head_dim");
   text.erase("num_global_key_value_heads");
@@ -112,7 +112,7 @@ TEST(Gemma4, LayersMaySayTheirHeadsByNumber) {
 
 // The exponent is over the whole head; only pairs behind the part do not turn.
 TEST(Gemma4, ProportionalRotationIsOverWholeHeads) {
-  const auto config = read_model_config_at(kFolder + "gemma4");
+  const auto config = read_model_config_at(kGolden + "gemma4");
   ASSERT_TRUE(config.has_value());
   const kernels::RopeParams& full = config->ropes[0];
   EXPECT_EQ(full.rotary_dim, 24);
@@ -156,9 +156,9 @@ TEST(Gemma4, TheLastLayersReadTheLastOfTheirKind) {
 
 // A group has the layers that write it; readers add no planes.
 TEST(Gemma4, SharedLayersAddNothingToTheCache) {
-  const auto checkpoint = Checkpoint::open(kFolder + "gemma4-shared");
+  const auto checkpoint = Checkpoint::open(kGolden + "gemma4-shared");
   ASSERT_TRUE(checkpoint.has_value());
-  const auto harness = ModelHarness::create(kFolder + "gemma4-shared", 32, DType::kF32, 8);
+  const auto harness = ModelHarness::create(kGolden + "gemma4-shared", 32, DType::kF32, 8);
   ASSERT_TRUE(harness.has_value()) << harness.error().message;
   const std::vector<LayerGroup> groups = (*harness)->layer_groups();
   ASSERT_EQ(groups.size(), 2U);
@@ -209,7 +209,7 @@ TEST(Gemma4, EveryKeyMatters) {
     EXPECT_TRUE(harness.has_value()) << harness.error().message;
     return harness ? (*harness)->forward(tokens) : std::vector<float>();
   };
-  const std::vector<float> usual = logits(kFolder + "gemma4");
+  const std::vector<float> usual = logits(kGolden + "gemma4");
   const std::pair<const char*, Json> changes[] = {
       {"/final_logit_softcapping", 4.0},
       {"/sliding_window", 8},
