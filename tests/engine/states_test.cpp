@@ -153,7 +153,7 @@ class States : public ::testing::TestWithParam<std::string> {
 
   static int64_t few_bytes() {
     if (GetParam() == "engine-mamba" || GetParam() == "engine-halves") return 300'000;
-    return GetParam() == "engine-conv" ? 160'000 : 400'000;
+    return GetParam() == "engine-conv" ? 140'000 : 400'000;
   }
 
   static void warm_up(Engine& engine,
