@@ -7,7 +7,7 @@ LifeActions take_event(GroupLife& life, LifeEvent event) {
   if (life.is_over()) return {};
   const auto fail = [&life]() -> LifeActions {
     life.phase = GroupLife::Phase::kFailed;
-    return {.has_cause = true, .closes_data = true, .says_failing = true};
+    return {.has_cause = true, .says_failing = true, .closes_data = true};
   };
   switch (event) {
     case LifeEvent::kMet:
@@ -25,7 +25,7 @@ LifeActions take_event(GroupLife& life, LifeEvent event) {
       return {.asks_to_end = life.is_first};
     case LifeEvent::kEnd:
       life.phase = GroupLife::Phase::kEnded;
-      return {.closes_data = true, .says_ending = true};
+      return {.says_ending = true, .closes_data = true};
     case LifeEvent::kEnding:
       if (life.is_first) return fail();  // no other ends a group
       life.phase = GroupLife::Phase::kEnded;

@@ -22,7 +22,7 @@ struct GroupLife {
   enum class Phase : uint8_t { kMeeting, kServing, kFailed, kEnded };
 
   Phase phase = Phase::kMeeting;
-  bool is_first = false;         // rank 0
+  bool is_first = false;          // rank 0
   bool has_said_leaving = false;  // a follower
 
   [[nodiscard]] bool is_over() const { return phase == Phase::kFailed || phase == Phase::kEnded; }
@@ -49,11 +49,11 @@ enum class LifeEvent : uint8_t {
 // What the driver does, in this order.
 struct LifeActions {
   bool has_cause = false;     // the event is the cause of the failure
-  bool closes_data = false;   // under whoever waits for bytes of others
   bool says_failing = false;  // to all, with the cause
   bool says_ending = false;   // to all
   bool says_alive = false;    // to all
   bool says_leaving = false;  // to rank 0
+  bool closes_data = false;   // under whoever waits for bytes of others
   bool asks_to_end = false;   // of rank 0's process, when its requests have ended
 };
 

@@ -81,8 +81,8 @@ std::optional<KvEventMessage> receive(void* socket) {
   return message;
 }
 
-// A subscription until its connection has ended: behind a frame beyond the limit ZeroMQ makes none
-// again.
+// A subscription until its connection has ended: after a frame beyond the limit ZeroMQ does not
+// connect again.
 class Subscription {
  public:
   Subscription(void* context, const std::string& endpoint, int64_t number)

@@ -48,7 +48,7 @@ TEST(Drafting, TheTimeOfAskingWhetherToWaitIsTheStepsToo) {
   EXPECT_DOUBLE_EQ(step.draft_ms, 1e-6 * static_cast<double>(asked));
 }
 
-// Whose end nothing would tell it: a vector is not a token.
+// Such a request gets no drafts, and Drafting is not called at its end.
 TEST(Drafting, KeepsNoRequestForAVector) {
   const ByteTokenizer tokenizer;
   const KvCacheManager kv({.block_size = 16, .max_num_seqs = 2, .max_model_len = 128},

@@ -11,6 +11,7 @@
 
 #include "kernels/kv_checksum.h"
 #include "kvcache/transport/kv_frame.h"
+#include "tests/fuzz/fuzz_input.h"
 #include "tests/fuzz/target.h"
 
 using namespace sluice;
@@ -18,23 +19,6 @@ using namespace sluice;
 namespace {
 
 using Bytes = std::array<std::byte, kKvFrameBytes>;
-
-class Input {
- public:
-  explicit Input(std::span<const std::byte> bytes) : bytes_(bytes) {}
-
-  template <typename T>
-  T take() {
-    T value{};
-    const size_t count = std::min(sizeof(value), bytes_.size());
-    std::memcpy(&value, bytes_.data(), count);
-    bytes_ = bytes_.subspan(count);
-    return value;
-  }
-
- private:
-  std::span<const std::byte> bytes_;
-};
 
 void try_frame(const Bytes& bytes, const KvFrameLayout& layout) {
   const auto frame = decode_kv_frame(bytes);
@@ -59,7 +43,7 @@ void try_frame(const Bytes& bytes, const KvFrameLayout& layout) {
 }  // namespace
 
 static int kv_frame_input(const uint8_t* data, size_t size) {
-  Input input({reinterpret_cast<const std::byte*>(data), size});
+  fuzz::Input input({data, size});
   auto bytes = input.take<Bytes>();
   KvFrameLayout layout{.groups = {}, .slot_bytes = input.take<uint32_t>()};
   for (int i = input.take<uint8_t>() % 4; i >= 0; --i) {

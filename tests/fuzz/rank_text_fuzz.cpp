@@ -72,6 +72,8 @@ static int rank_text_input(const uint8_t* data, size_t size) {
     default: {
       const auto loaded = read_loaded_model(text);
       if (!loaded) check_line(loaded.error());
+      const auto address = read_address(text);
+      if (!address) check_line(address.error());
       return 0;
     }
   }

@@ -21,6 +21,7 @@
 #include "kvcache/transport/kv_frame.h"
 #include "kvcache/transport/shm_ring.h"
 #include "kvcache/transport/transport_connection.h"
+#include "tests/fuzz/fuzz_input.h"
 #include "tests/fuzz/target.h"
 
 using namespace sluice;
@@ -31,25 +32,6 @@ constexpr uint64_t kBytes = kShmLeastRingBytes;
 constexpr size_t kSegmentBytes = 4096 + kBytes;
 constexpr size_t kSlotBytes = 8192;
 constexpr uint64_t kEpoch = 5;
-
-class Input {
- public:
-  explicit Input(std::span<const uint8_t> bytes) : bytes_(bytes) {}
-
-  template <typename T>
-  T take() {
-    T value{};
-    const size_t count = std::min(sizeof(value), bytes_.size());
-    std::memcpy(&value, bytes_.data(), count);
-    bytes_ = bytes_.subspan(count);
-    return value;
-  }
-
-  [[nodiscard]] bool is_over() const { return bytes_.empty(); }
-
- private:
-  std::span<const uint8_t> bytes_;
-};
 
 // A segment with the honest side's mapping, the hostile side's, and one of the bare memory.
 struct Segment {
@@ -67,7 +49,7 @@ struct Segment {
   Segment(const Segment&) = delete;
   Segment& operator=(const Segment&) = delete;
 
-  void scribble(Input& input) {
+  void scribble(fuzz::Input& input) {
     const size_t at = input.take<uint32_t>() % kSegmentBytes;
     // Most of them in the page of positions.
     const auto value = input.take<uint64_t>();
@@ -144,7 +126,7 @@ class Owner final : public KvConnectionOwner {
 };
 
 // A frame with a right header sum, and some of its payload.
-std::vector<std::byte> frame_of(Input& input) {
+std::vector<std::byte> frame_of(fuzz::Input& input) {
   KvFrame frame;
   frame.kind = static_cast<KvFrameKind>(input.take<uint8_t>() % 8);
   frame.slot = input.take<uint8_t>() % 4;
@@ -163,7 +145,7 @@ std::vector<std::byte> frame_of(Input& input) {
 }
 
 // The honest side reads what the other one has written.
-void receive(Input& input) {
+void receive(fuzz::Input& input) {
   using Progress = KvConnection::Progress;
   Segment segment;
   Owner owner;
@@ -191,7 +173,7 @@ void receive(Input& input) {
 }
 
 // The honest side writes what the other one reads.
-void send(Input& input) {
+void send(fuzz::Input& input) {
   Segment segment;
   std::vector<std::byte> bytes(2 * kBytes, std::byte{7});
   for (int steps = 0; !input.is_over() && steps < 200; ++steps) {
@@ -226,7 +208,7 @@ void send(Input& input) {
 }  // namespace
 
 static int shm_ring_input(const uint8_t* data, size_t size) {
-  Input input({data, size});
+  fuzz::Input input({data, size});
   if (input.take<uint8_t>() % 2 == 0) {
     receive(input);
   } else {
