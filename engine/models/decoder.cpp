@@ -177,6 +177,7 @@ bool DecoderModel::cross_borders(const ForwardContext& context, int32_t first, i
 
 void DecoderModel::forward(const ForwardContext& context) {
   const StageShare& stage = config_.stage;
+  layers_.prepare(context);
   if (stage.is_first()) take_embeddings(context);
   if (!cross_borders(context, 1, stage.stage + 1)) return;
   layers_.run(context, output_);

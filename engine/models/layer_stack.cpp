@@ -140,8 +140,11 @@ void LayerStack::bind(const StepBounds& bounds, const Buffers& buffers) {
 
 // --- A step ----------------------------------------------------------------------------------
 
-void LayerStack::run(const ForwardContext& context, const OutputLayer& output) {
+void LayerStack::prepare(const ForwardContext& context) {
   for (kernels::RopeTable& rope : ropes_) rope.prepare(context.batch.max_seq_len);
+}
+
+void LayerStack::run(const ForwardContext& context, const OutputLayer& output) {
   buffers_.hidden_in.set_num_rows(static_cast<int32_t>(context.batch.token_ids.size()));
   if (!layer_inputs_.empty()) layer_inputs_.compute(context, buffers_.x);
   const auto begin = static_cast<size_t>(config_.first_layer());

@@ -52,7 +52,11 @@ class LayerStack {
   // Rows that are free until run(), [tokens, hidden], in a model with learned positions.
   [[nodiscard]] float* spare() const { return buffers_.half; }
 
-  // Runs the layers over the stream. `output` keeps the inputs that a head reads.
+  // Begins a step, in front of its first launch: tables that grow with the longest sequence are
+  // copied, which a kernel that overlaps the launch in front of it does not wait for.
+  void prepare(const ForwardContext& context);
+
+  // Runs the layers over the stream, once prepare() has been called. `output` keeps the inputs that a head reads.
   void run(const ForwardContext& context, const OutputLayer& output);
 
  private:

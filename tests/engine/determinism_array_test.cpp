@@ -194,6 +194,7 @@ class Matrix : public ::testing::Test {
         if (value(kStages).size() > 3) config.tensor_parallel_size = 2;
         config.nnodes = config.pipeline_parallel_size * config.tensor_parallel_size;
         config.master_port = testing::free_port();
+        config.rank_init_timeout_s = 60;  // others end soon after a refusal of node 0
       }
     }
     return config;
@@ -326,6 +327,7 @@ TEST_F(Matrix, SoDoLatents) {
   Values values = all_values();
   values[kDtype] = {"bfloat16", "float16", "float32"};
   std::erase(values[kDrafts], "eagle3");
+  std::erase(values[kStages], "2x2x2");  // two ranks share no 32 columns
   const uint64_t num_tokens = expect_same_bits(values, full ? 3200 : 20, full ? 60 : 1);
   EXPECT_GT(num_tokens, full ? 1'000'000U : 5'000U);
 }
