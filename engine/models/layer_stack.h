@@ -56,7 +56,8 @@ class LayerStack {
   // copied, which a kernel that overlaps the launch in front of it does not wait for.
   void prepare(const ForwardContext& context);
 
-  // Runs the layers over the stream, once prepare() has been called. `output` keeps the inputs that a head reads.
+  // Runs the layers over the stream, once prepare() has been called. `output` keeps the inputs that
+  // a head reads.
   void run(const ForwardContext& context, const OutputLayer& output);
 
  private:
