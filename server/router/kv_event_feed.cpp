@@ -226,7 +226,7 @@ void KvEventFeed::forget_excess(const KnownPrefixes& index) {
 KvEventFeed::Verdict KvEventFeed::take(int64_t number,
                                        std::span<const uint8_t> message,
                                        KnownPrefixes& index) {
-  const bool has_gap = last_number_ && number != *last_number_ + 1;
+  const bool has_gap = last_number_ && (*last_number_ == INT64_MAX || number != *last_number_ + 1);
   if (has_gap) reset(index);
   last_number_ = number;
   const Json batch = read_message(message);

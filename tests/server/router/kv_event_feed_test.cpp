@@ -5,6 +5,7 @@
 #include <zmq.h>
 
 #include <chrono>
+#include <cstdint>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -117,6 +118,13 @@ TEST_F(KvEventFeedTest, AGapForgetsAllThatWasKnown) {
   EXPECT_EQ(num_known({7, 8}), 1U);
   EXPECT_EQ(take_as(6, {stored({11}, 10, {3, 4})}), Verdict::kApplied);
   EXPECT_EQ(num_known({1, 2, 3, 4}), 0U) << "it hangs on what is not known";
+}
+
+// A worker may send any number. UndefinedBehaviorSanitizer sees what is added to it.
+TEST_F(KvEventFeedTest, NothingFollowsTheLargestNumber) {
+  EXPECT_EQ(take_as(INT64_MAX, {stored({10}, nullptr, {1, 2})}), Verdict::kApplied);
+  EXPECT_EQ(take_as(INT64_MIN, {stored({11}, 10, {3, 4})}), Verdict::kGap);
+  EXPECT_EQ(num_known({1, 2}), 0U);
 }
 
 TEST_F(KvEventFeedTest, WhatIsBrokenForgetsAllThatWasKnown) {
