@@ -117,6 +117,23 @@ Expected<void> RepoCache::link(const std::string& commit,
   return {};
 }
 
+std::string RepoCache::absent_file(const std::string& commit, const std::string& path) const {
+  return folder_ + "/.no_exist/" + commit + "/" + path;
+}
+
+bool RepoCache::knows(const std::string& commit, const std::string& path) const {
+  std::error_code error;
+  return fs::exists(snapshot_file(commit, path), error) ||
+         fs::exists(absent_file(commit, path), error);
+}
+
+Expected<void> RepoCache::mark_absent(const std::string& commit, const std::string& path) const {
+  const std::string place = absent_file(commit, path);
+  SLUICE_TRY_VOID(make_folder(fs::path(place).parent_path().string()));
+  if (!std::ofstream(place, std::ios::app)) return failed(place, "write this file", errno);
+  return {};
+}
+
 Expected<void> RepoCache::set_ref(const std::string& revision, const std::string& commit) const {
   if (revision == commit) return {};
   const std::string place = folder_ + "/refs/" + revision;

@@ -3,6 +3,7 @@
 //   models--org--name/blobs/<etag>               a file's bytes; <etag>.incomplete until whole
 //   models--org--name/refs/<revision>            the commit it means
 //   models--org--name/snapshots/<commit>/<path>  links to blobs
+//   models--org--name/.no_exist/<commit>/<path>  empty: the hub said that it has no such file
 //   .locks/models--org--name/<etag>.lock         held by the writer of that blob
 #pragma once
 
@@ -55,11 +56,17 @@ class RepoCache {
   [[nodiscard]] Expected<void> link(const std::string& commit,
                                     const std::string& path,
                                     const std::string& etag) const;
+  // Whether the snapshot has this file, or the hub has said that there is none.
+  [[nodiscard]] bool knows(const std::string& commit, const std::string& path) const;
+  // Keeps that the hub has no such file.
+  [[nodiscard]] Expected<void> mark_absent(const std::string& commit,
+                                           const std::string& path) const;
   [[nodiscard]] Expected<void> set_ref(const std::string& revision,
                                        const std::string& commit) const;
 
  private:
   [[nodiscard]] std::vector<std::string> files_of(const std::string& commit) const;
+  [[nodiscard]] std::string absent_file(const std::string& commit, const std::string& path) const;
   [[nodiscard]] std::string commit_of(const std::string& revision) const;
 
   std::string folder_;

@@ -3,6 +3,7 @@
 
 #include <sys/statvfs.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdlib>
 #include <filesystem>
@@ -56,6 +57,10 @@ bool is_yes(std::string text) {
   return text == "1" || text == "ON" || text == "YES" || text == "TRUE";
 }
 
+bool has_modules(const RepoInfo& info) {
+  return std::find(info.files.begin(), info.files.end(), kModulesFile) != info.files.end();
+}
+
 // The download of one model.
 class Fetch {
  public:
@@ -70,6 +75,10 @@ class Fetch {
 
  private:
   Expected<std::string> download(const RepoInfo& info, bool with_weights);
+  // Asks once for the modules of a snapshot that was filled without asking for modules.json, by
+  // another client or an older version. Where that fails, a note says so.
+  void complete(const std::string& snapshot);
+  Expected<void> get_modules();
   Expected<void> get_all(const std::vector<std::string>& paths);
   // `counted`: the bytes of it that are in done_ already.
   Expected<void> get(const RemoteFile& file, int64_t counted);
@@ -89,13 +98,16 @@ class Fetch {
 
 Expected<std::string> Fetch::run(bool with_weights) {
   const auto cached = cache_.find(name_, options_.revision, with_weights, !options_.offline);
-  if (cached) return *cached;
+  if (cached) {
+    complete(*cached);
+    return *cached;
+  }
   if (options_.offline) {
     return make_error(ErrorCode::kNotFound,
                       name_.repo + ": not complete in " + options_.cache_dir +
                           ", and HF_HUB_OFFLINE forbids to download it");
   }
-  const auto info = client_.repo_info();
+  const auto info = client_.repo_info(options_.revision);
   if (!info) {
     // Only a name without a choice can still be answered: by whichever file there is.
     const auto any = cache_.find(name_, options_.revision, with_weights, /*strict=*/false);
@@ -124,9 +136,45 @@ Expected<std::string> Fetch::download(const RepoInfo& info, bool with_weights) {
     }
     SLUICE_TRY_VOID(get_all(shards));
   }
+  if (!has_modules(info)) SLUICE_TRY_VOID(cache_.mark_absent(commit_, kModulesFile));
   SLUICE_TRY_VOID(cache_.set_ref(options_.revision, commit_));
   if (!selection.gguf.empty()) return cache_.snapshot_file(commit_, selection.gguf);
   return cache_.snapshot(commit_);
+}
+
+void Fetch::complete(const std::string& snapshot) {
+  const auto config = read_small_file(snapshot + "/config.json");
+  if (!config || !modules_matter(*config)) return;
+  commit_ = std::filesystem::path(snapshot).filename().string();
+  if (cache_.knows(commit_, kModulesFile)) return;
+  const std::string missing = name_.repo + ": the cache has no " + kModulesFile +
+                              ", and does not say that there is none, so vectors may be pooled "
+                              "in another way than the model's: ";
+  if (options_.offline) {
+    progress_.on_note(missing + "HF_HUB_OFFLINE forbids to ask for it");
+    return;
+  }
+  if (const auto asked = get_modules(); !asked) {
+    progress_.on_note(missing + asked.error().message);
+  }
+}
+
+Expected<void> Fetch::get_modules() {
+  SLUICE_TRY(const RepoInfo info, client_.repo_info(commit_));
+  if (info.commit != commit_) {
+    return make_error(ErrorCode::kDataLoss,
+                      name_.repo + ": sha: found " + info.commit + ", expected " + commit_);
+  }
+  SLUICE_TRY(const FileSelection selection, select_files(info.files, name_, false));
+  SLUICE_TRY_VOID(cache_.prepare());
+  std::vector<std::string> wanted;
+  for (const std::string& file : selection.files) {
+    if (file != kModulesFile && !cache_.knows(commit_, file)) wanted.push_back(file);
+  }
+  // This file is last, so that a snapshot that has it has what it names.
+  if (has_modules(info)) wanted.emplace_back(kModulesFile);
+  SLUICE_TRY_VOID(get_all(wanted));
+  return has_modules(info) ? Expected<void>() : cache_.mark_absent(commit_, kModulesFile);
 }
 
 int64_t Fetch::bytes_present(const RemoteFile& file) const {

@@ -30,7 +30,8 @@ class DownloadProgress {
 };
 
 // The path to open: a directory, or a GGUF file. A complete model in the cache is used as it is,
-// without asking the hub whether its branch has moved. Several processes may fetch at once: a file
+// without asking the hub whether its branch has moved; only an encoder whose modules.json was never
+// asked for makes one request, for the same commit. Several processes may fetch at once: a file
 // is downloaded by one of them. Errors are one line and name the URL or the file.
 Expected<std::string> fetch_model(const HubOptions& options,
                                   const ModelName& name,

@@ -221,9 +221,9 @@ tl::unexpected<Error> HubClient::refused(const std::string& url,
   return make_error(ErrorCode::kDataLoss, text);
 }
 
-Expected<RepoInfo> HubClient::repo_info() const {
+Expected<RepoInfo> HubClient::repo_info(const std::string& revision) const {
   const std::string url =
-      options_.url + "/api/models/" + repo_ + "/revision/" + url_encoded(options_.revision, false);
+      options_.url + "/api/models/" + repo_ + "/revision/" + url_encoded(revision, false);
   TextSink sink;
   const auto attempt = [&](std::optional<int64_t>& wait) -> Expected<RepoInfo> {
     SLUICE_TRY(const client::ResponseHead head,

@@ -20,7 +20,7 @@ class HubClient {
   HubClient(const HubOptions& options, std::string repo)
       : options_(options), repo_(std::move(repo)) {}
 
-  Expected<RepoInfo> repo_info() const;
+  Expected<RepoInfo> repo_info(const std::string& revision) const;
   Expected<RemoteFile> describe(const std::string& commit, const std::string& path) const;
   // Whole, from where `partial` ends. `on_bytes` receives the number of new bytes.
   Expected<void> download(const std::string& commit,

@@ -38,7 +38,7 @@ constexpr std::string_view kSmallFiles[] = {"config.json",
                                             "sentence_xlm-roberta_config.json",
                                             "sentence_distilbert_config.json",
                                             "sentence_camembert_config.json",
-                                            "modules.json"};
+                                            kModulesFile};
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 constexpr std::string_view kSingle = "model.safetensors";
 
@@ -269,7 +269,7 @@ Expected<FileSelection> select_files(const std::vector<std::string>& listing,
     if (there.contains(file)) selection.files.emplace_back(file);
   }
   // Without these a model would make other vectors, and nothing would say so.
-  if (there.contains("modules.json")) {
+  if (there.contains(kModulesFile)) {
     std::ranges::copy_if(listing, std::back_inserter(selection.files), is_module_file);
   }
   if (!with_weights) return selection;
@@ -280,6 +280,18 @@ Expected<FileSelection> select_files(const std::vector<std::string>& listing,
     selection.files.emplace_back(kSingle);
   }
   return selection;
+}
+
+bool modules_matter(std::string_view config_json) {
+  const Json root = parse(config_json);
+  const auto names = root.is_object() ? root.find("architectures") : root.end();
+  if (!root.is_object()) return false;
+  if (names == root.end() || !names->is_array()) return true;
+  return std::none_of(names->begin(), names->end(), [](const Json& name) {
+    if (!name.is_string()) return false;
+    const auto& text = name.get_ref<const std::string&>();
+    return text.ends_with("ForCausalLM") || text.ends_with("ForConditionalGeneration");
+  });
 }
 
 Expected<std::vector<std::string>> shards_of_index(std::string_view json) {

@@ -40,6 +40,13 @@ Expected<FileSelection> select_files(const std::vector<std::string>& listing,
                                      const ModelName& name,
                                      bool with_weights);
 
+// Says which modules of sentence-transformers follow a model.
+constexpr const char* kModulesFile = "modules.json";
+
+// Tells from a config.json whether a model's vectors would be others with a modules.json than
+// without one. Models that generate text are pooled at the last token in either case.
+bool modules_matter(std::string_view config_json);
+
 // The files of a model.safetensors.index.json; kDataLoss where it is none.
 Expected<std::vector<std::string>> shards_of_index(std::string_view json);
 
