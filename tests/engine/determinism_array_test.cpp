@@ -320,6 +320,24 @@ TEST_F(Matrix, SoDoLayersThatShareTheirCache) {
   EXPECT_GT(num_tokens, full ? 1'000'000U : 5'000U);
 }
 
+// A mixture of experts in groups beside shared experts; and halves of a layer side by side, over
+// windows. Both here also draft for themselves. A commit has them in determinism_test.
+TEST_F(Matrix, SoDoExpertsInGroupsAndHalvesSideBySide) {
+  if (!testing::is_full()) GTEST_SKIP() << "a part of the long tier";
+  Values values = all_values();
+  std::erase(values[kDrafts], "eagle3");
+  std::erase(values[kStages], "2x2x2");  // two ranks share no 32 columns
+  for (const char* name : {"engine-router", "engine-parallel"}) {
+    model_ = golden_folder() + "/models/" + name + ".gguf";
+    room_ = std::string(name) == "engine-parallel" ? 2 : 1;
+    requests_.clear();
+    bytes_per_block_.clear();
+    expected_.clear();
+    EXPECT_GT(expect_same_bits(values, 3200, 60), 1'000'000U) << name;
+    if (HasFatalFailure()) return;
+  }
+}
+
 // A model of latent attention, which here also drafts for itself.
 TEST_F(Matrix, SoDoLatents) {
   const bool full = testing::is_full();
