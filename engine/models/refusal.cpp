@@ -9,55 +9,55 @@
 namespace sluice {
 namespace {
 
-// A part of tensors' names that shows a kind of layer.
+// A part of tensors' names, or the beginning of a family's, that shows a kind of layer.
 struct UnknownKind {
   std::string_view part;
   std::string_view name;
 };
 
+constexpr std::string_view kMamba1 = "state-space layers of Mamba-1";
+constexpr std::string_view kEncoderDecoder = "a decoder that reads an encoder";
+
 constexpr UnknownKind kUnknownKinds[] = {
-    {"kv_a_proj", "latent attention"},
-    {"attn_kv_a", "latent attention"},
-    {"indexer", "sparse attention"},
-    {"linear_attn.", "delta-rule layers"},
-    {"ssm_", "state-space layers"},
-    {"mamba", "state-space layers"},
-    {"mixer.A_log", "state-space layers"},
-    {"shortconv", "short convolutions"},
-    {".conv.", "short convolutions"},
+    {"ssm_x.", kMamba1},
+    {".x_proj", kMamba1},
     {"time_mix", "recurrent time mixing"},
+    {"rg_lru", "gated linear recurrences"},
     {"altup", "alternating updates"},
-    {"per_layer_", "inputs of each layer"},
     {"rel_pos", "relative positions"},
+    {"rel_embeddings", "relative positions"},
+    {"relative_attention_bias", "relative positions"},
     {"attn_rel_b", "relative positions"},
-    {"position_embd", "learned positions"},
-    {"encoder.", "an encoder"},
-    {"enc.blk.", "an encoder"},
+    {"compressor", "compressed keys and values"},
+    {"EncDecAttention", kEncoderDecoder},
+    {"encoder_attn", kEncoderDecoder},
+    {"cross_attn", kEncoderDecoder},
 };
 
-// What a family has by the beginning of its name, for a directory without tensors.
+// For directories without tensors; longer beginnings first.
 constexpr UnknownKind kUnknownFamilies[] = {
-    {"t5", "an encoder"},
-    {"mt5", "an encoder"},
-    {"umt5", "an encoder"},
-    {"bart", "an encoder"},
-    {"mbart", "an encoder"},
-    {"pegasus", "an encoder"},
-    {"marian", "an encoder"},
+    {"t5", kEncoderDecoder},
+    {"mt5", kEncoderDecoder},
+    {"umt5", kEncoderDecoder},
+    {"bart", kEncoderDecoder},
+    {"mbart", kEncoderDecoder},
+    {"pegasus", kEncoderDecoder},
+    {"marian", kEncoderDecoder},
     {"whisper", "an encoder of sound"},
     {"wav2vec2", "an encoder of sound"},
     {"clip", "an encoder of images"},
     {"siglip", "an encoder of images"},
     {"vit", "an encoder of images"},
     {"dinov2", "an encoder of images"},
-    {"mamba", "state-space layers"},
-    {"jamba", "state-space layers"},
-    {"zamba", "state-space layers"},
-    {"falcon_mamba", "state-space layers"},
+    {"mamba2", "no layer of attention"},
+    {"mamba", kMamba1},
+    {"jamba", kMamba1},
+    {"zamba2", "layers that share weights"},
+    {"zamba", kMamba1},
+    {"falcon_mamba", kMamba1},
     {"rwkv", "recurrent time mixing"},
-    {"recurrent_gemma", "recurrent time mixing"},
+    {"recurrent_gemma", "gated linear recurrences"},
     {"gemma3n", "alternating updates"},
-    {"mpt", "biases of distance in place of positions"},
     {"deepseek_v4", "compressed keys and values"},
 };
 

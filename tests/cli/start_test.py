@@ -76,6 +76,46 @@ def check_a_folder_names_the_models_in_it(folder):
         assert code == 2 and f"{models}/one.gguf" in error and f"{models}/inner" in error, (code, error)
 
 
+def strange_file(path, width):
+    """A GGUF file of no known family, whose one matrix is a hole of width * 4096 floats."""
+    def text(value):
+        return struct.pack("<Q", len(value)) + value.encode()
+    with open(path, "wb") as file:
+        file.write(b"GGUF" + struct.pack("<IQQ", 3, 1, 1) + text("general.architecture"))
+        file.write(struct.pack("<I", 8) + text("glm4x") + text("blk.0.ssm_x.weight"))
+        file.write(struct.pack("<IQQIQ", 2, 4096, width, 0, 0))
+        file.truncate((file.tell() + 31) // 32 * 32 + width * 4096 * 4)
+
+
+def strange_directory(path, width):
+    os.mkdir(path)
+    with open(os.path.join(path, "config.json"), "w") as file:
+        json.dump({"model_type": "glm4x", "architectures": ["Glm4xForCausalLM"]}, file)
+    tensor = {"dtype": "F32", "shape": [width, 4096], "data_offsets": [0, width * 4096 * 4]}
+    header = json.dumps({"model.layers.0.mamba.x_proj.weight": tensor}).encode()
+    with open(os.path.join(path, "model.safetensors"), "wb") as file:
+        file.write(struct.pack("<Q", len(header)) + header)
+        file.truncate(file.tell() + width * 4096 * 4)
+
+
+def check_a_strange_family_is_named_without_its_weights(folder):
+    """A start fails; what a file has can be shown all the same. 2 GiB of weights are not read."""
+    for make, name in ((strange_file, "strange.gguf"), (strange_directory, "strange")):
+        path = os.path.join(folder, name)
+        make(path, 1 << 17)
+        said = "architecture glm4x is not supported: it has state-space layers of Mamba-1; nearest: glm4"
+        with tempfile.TemporaryFile("w+") as out:
+            process = subprocess.Popen([BINARY, "inspect", path], stdout=out, stdin=subprocess.DEVNULL)
+            _, status, usage = os.wait4(process.pid, 0)
+            process.returncode = os.waitstatus_to_exitcode(status)
+            out.seek(0)
+            text = out.read()
+        assert process.returncode == 0 and said in text and "2147483648 bytes" in text, (status, text)
+        assert usage.ru_maxrss < 500_000, usage.ru_maxrss  # KiB
+        code, out, error = run("serve", path, "--dry-run")
+        assert code == 1 and said in error and not out, (code, out, error)
+
+
 def check_wrong_use_is_always_two(folder):
     for words in (["serve", MODEL, "--max-model-len", "99999999", "--dry-run"],
                   ["bench", "serve", "--goodput", "ttft", "--num-prompts", "1"],
@@ -150,8 +190,8 @@ def check_ctrl_c_ends_at_once(folder):
 
 with tempfile.TemporaryDirectory() as place:
     for check in (check_a_port_in_use_is_found_first, check_dry_run_refuses_what_the_start_would,
-                  check_a_folder_names_the_models_in_it, check_wrong_use_is_always_two,
-                  check_results_are_compared, check_help_fits_the_terminal, check_ctrl_c_ends_at_once):
+                  check_a_folder_names_the_models_in_it, check_a_strange_family_is_named_without_its_weights,
+                  check_wrong_use_is_always_two, check_results_are_compared, check_help_fits_the_terminal, check_ctrl_c_ends_at_once):
         started = time.monotonic()
         check(place)
         print(f"ok {check.__name__} ({time.monotonic() - started:.1f} s)", flush=True)

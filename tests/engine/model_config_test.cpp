@@ -279,20 +279,29 @@ TEST(GgufKeys, GrowthOfQueriesIsBounded) {
   EXPECT_NE(refusal(1e9F, 16).find("expected 0 to 100"), std::string::npos);
 }
 
-// What it lacks, and what comes near.
+// What it lacks, and what comes near. Kinds of layers that other families have here are no reason.
 TEST(GgufKeys, AnUnknownFamilyIsRefusedByNameKindAndNeighbours) {
-  TinyGguf latent("glm4x");
-  latent.add("blk.0.attn_kv_a_mqa.weight", {32, 16});
-  latent.add("blk.0.ssm_a", {32});
-  const std::string text = latent.error();
-  EXPECT_NE(text.find("architecture glm4x is not supported: it has latent attention, state-space "
-                      "layers; nearest: glm4, glm4moe, "),
+  TinyGguf strange("glm4x");
+  strange.add("blk.0.cross_attn_q.weight", {32, 16});
+  strange.add("blk.0.ssm_x.weight", {32, 16});
+  const std::string text = strange.error();
+  EXPECT_NE(text.find("architecture glm4x is not supported: it has a decoder that reads an encoder, "
+                      "state-space layers of Mamba-1; nearest: glm4, glm4moe, "),
             std::string::npos)
       << text;
   EXPECT_NE(text.find("; supported: "), std::string::npos) << text;
   TinyGguf plain("zzz");
   plain.add_dense();
-  EXPECT_NE(plain.error().find("architecture zzz is not supported; nearest: "), std::string::npos);
+  for (const char* computed : {"blk.0.attn_kv_a_mqa.weight",
+                               "blk.0.indexer.k_norm.weight",
+                               "blk.0.shortconv.conv.weight",
+                               "blk.0.ssm_norm.weight",
+                               "per_layer_token_embd.weight",
+                               "position_embd.weight"}) {
+    plain.add(computed, {32});
+  }
+  EXPECT_NE(plain.error().find("architecture zzz is not supported; nearest: "), std::string::npos)
+      << plain.error();
 }
 
 // A directory of which only config.json is there is refused by its family, not for its lack of
@@ -304,18 +313,19 @@ TEST(HfConfig, FamiliesAreRefusedByTheirConfigurationsAlone) {
   };
 
   constexpr Case kCases[] = {
-      {R"({"model_type": "t5"})", "t5 is not supported: it has an encoder; nearest: "},
+      {R"({"model_type": "t5"})", "t5 is not supported: it has a decoder that reads an encoder;"},
       {R"({"model_type": "whisper"})", "whisper is not supported: it has an encoder of sound"},
       {R"({"model_type": "wav2vec2"})", "wav2vec2 is not supported: it has an encoder of sound"},
-      {R"({"model_type": "bart"})", "bart is not supported: it has an encoder"},
+      {R"({"model_type": "bart"})", "bart is not supported: it has a decoder that reads"},
       {R"({"model_type": "vit"})", "vit is not supported: it has an encoder of images"},
       {R"({"model_type": "clip", "text_config": {"hidden_size": 8}})",
        "clip is not supported: it has an encoder of images"},
       {R"({"model_type": "siglip"})", "siglip is not supported: it has an encoder of images"},
-      {R"({"model_type": "mamba"})", "mamba is not supported: it has state-space layers"},
-      {R"({"model_type": "jamba"})", "jamba is not supported: it has state-space layers"},
+      {R"({"model_type": "mamba"})", "mamba is not supported: it has state-space layers of Mamba-1"},
+      {R"({"model_type": "jamba"})", "jamba is not supported: it has state-space layers of Mamba-1"},
       {R"({"model_type": "rwkv"})", "rwkv is not supported: it has recurrent time mixing"},
-      {R"({"model_type": "mpt"})", "mpt is not supported: it has biases of distance in place of"},
+      {R"({"model_type": "mamba2"})", "mamba2 is not supported: it has no layer of attention"},
+      {R"({"model_type": "mpt"})", "mpt is not supported; nearest: "},
       {R"({"model_type": "gemma3n", "text_config": {"model_type": "gemma3n_text"}})",
        "gemma3n_text is not supported: it has alternating updates; nearest: gemma3"},
       {R"({"model_type": "deepseek_v4"})", "it has compressed keys and values; nearest: deepseek"},
