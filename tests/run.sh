@@ -66,7 +66,7 @@ export CTEST_PARALLEL_LEVEL
 export SLUICE_STAGES="$stages"
 # Tests of processes wait more than they compute: meanwhile the stages' programs are compiled. A
 # stage waits for that, and says itself what is wrong with a build.
-{ nice bash tests/stage.sh compile asan; nice bash tests/stage.sh compile tsan; } \
+{ nice bash tests/stage.sh compile asan "$folder"; nice bash tests/stage.sh compile tsan "$folder"; } \
   >"$folder/stages.log" 2>&1 </dev/null &
 compiling=$!
 trap 'kill "$compiling" 2>/dev/null || true' EXIT

@@ -7,13 +7,14 @@
 # behind routers of others, clients: agents, frameworks and SDKs of others, kubernetes: manifests by
 # the cluster's own schemas, and by Helm, packages: .deb and wheel, installed and asked.
 #   stage.sh STAGE [Release build folder]
-#   stage.sh compile asan|tsan    only builds what that stage runs
+#   stage.sh compile asan|tsan [Release build folder]    only builds what that stage runs
 # Run by ctest; exit code 77 skips it, which is what happens unless SLUICE_STAGES names it.
 set -euo pipefail
 
 cd "$(dirname "${BASH_SOURCE[0]}")/.."
 stage="$1"
 release="${2:-build}"
+if [[ "$stage" == compile ]]; then release="${3:-build}"; fi
 if [[ "$stage" != compile && " ${SLUICE_STAGES:-} " != *" $stage "* ]]; then
   echo "SLUICE_STAGES does not name $stage"
   exit 77
@@ -28,9 +29,10 @@ if [[ -n "${SLUICE_FULL:-}" ]]; then
 fi
 
 # What the stages of a build run. The long tier's are optimized, so that fuzzing and long tests get
-# further, and instrument the files of single instruction sets too.
+# further, and instrument the files of single instruction sets too; at a commit these are those of
+# the Release build, where there is one.
 compile() { # preset, folder, more targets
-  local thorough=()
+  local thorough=(-DSLUICE_ISA_OBJECTS="$PWD/$release/kernels/CMakeFiles/sluice_kernels.dir")
   if [[ -n "${SLUICE_FULL:-}" && "$1" != clang ]]; then
     thorough=(-DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" -DSLUICE_SANITIZE_ISA=ON)
   fi
