@@ -113,7 +113,9 @@ HeadBuffers DraftHead::layout(const StepBounds& bounds, Arena& arena) const {
 
 // --- A step ----------------------------------------------------------------------------------
 
-void DraftHead::take_embedding(const ForwardContext& context, float* half) const {
+void DraftHead::take_embedding(const ForwardContext& context, float* half) {
+  // In front of the embedding, whose launch does not overlap the copies of what a table grows by.
+  for (kernels::RopeTable& rope : ropes_) rope.prepare(context.batch.max_seq_len);
   kernels::embedding(context.exec,
                      {.table = embedding_,
                       .token_ids = context.batch.token_ids,
@@ -165,7 +167,6 @@ void DraftHead::add_norm_steps(const float* x,
 
 void DraftHead::run_layer(const ForwardContext& context, const kernels::RowSteps& then) {
   const ProjectionOutput stream = {buffers_.x, config_.hidden};
-  for (kernels::RopeTable& rope : ropes_) rope.prepare(context.batch.max_seq_len);
   const auto num_tokens = static_cast<int32_t>(context.batch.token_ids.size());
   buffers_.mlp_in.set_num_rows(num_tokens);
   kernels::RowSteps between;

@@ -64,7 +64,7 @@ class DraftHead : public Model {
 
   // Write a half of each row of `both`, which begins at `half`: tokens' embeddings, the states that
   // the context has, the half's own norm.
-  void take_embedding(const ForwardContext& context, float* half) const;
+  void take_embedding(const ForwardContext& context, float* half);
   void take_state(const ForwardContext& context, float* half) const;
   void norm_half(const ForwardContext& context, const DeviceFloats& norm, float* half) const;
 

@@ -423,8 +423,8 @@ void EncoderModel::forward(const ForwardContext& asked) {
   const auto num_rows = static_cast<int32_t>(batch.token_ids.size());
   const Projection& first_reader = layers_.front().mixer->input();
   buffers_.hidden_in.set_num_rows(num_rows);
-  take_embeddings(context);
   for (kernels::RopeTable& rope : ropes_) rope.prepare(context.batch.max_seq_len);
+  take_embeddings(context);
   kernels::RowSteps first;
   add_norm_steps(embedding_norm_, norms_sums() ? &first_reader : nullptr, num_rows, first);
   if (!norms_sums()) {

@@ -23,7 +23,7 @@ class MtpHead final : public DraftHead {
 
  private:
   HeadBuffers layout(const StepBounds& bounds, Arena& arena) const override;
-  void take_inputs(const ForwardContext& context) const;
+  void take_inputs(const ForwardContext& context);
 
   bool state_first_ = false;      // order of fc_'s input
   bool hands_on_normed_ = false;  // selects the next row's state
@@ -61,7 +61,7 @@ HeadBuffers MtpHead::layout(const StepBounds& bounds, Arena& arena) const {
 }
 
 // Fills each row with embedding and state, both normed.
-void MtpHead::take_inputs(const ForwardContext& context) const {
+void MtpHead::take_inputs(const ForwardContext& context) {
   float* const of_token = buffers_.both + (state_first_ ? config_.hidden : 0);
   float* const of_state = buffers_.both + (state_first_ ? 0 : config_.hidden);
   take_embedding(context, of_token);

@@ -131,6 +131,18 @@ TEST(CudaDrafts, OfHeadsChangeNoAnswer) {
   }
 }
 
+// A head's launches for a short prompt overlap: tables of rotations that grow by copies do so before.
+TEST(CudaDrafts, OfHeadsBehindShortPromptsChangeNoAnswer) {
+  std::vector<ValidRequest> asked = {requests().front()};
+  asked.front().prompt.resize(5);
+  asked.front().sampling.max_tokens = 4;
+  const auto answers = [&asked](const std::string& spec) {
+    const std::unique_ptr<Engine> engine = start_engine(drafting_config(spec));
+    return engine == nullptr ? std::vector<Collected>() : testing::run_together(*engine, asked);
+  };
+  expect_same(answers(""), answers(spec_of("eagle3", eagle_head("mapped"))), "short");
+}
+
 // Rows of an aborted request in the device's queue, behind unjudged drafts or as drafts, are
 // dropped, and its slot and blocks serve other requests.
 TEST(CudaDrafts, AbortsInFlightEndOnceAndChangeNoOtherAnswer) {
