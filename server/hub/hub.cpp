@@ -107,7 +107,7 @@ Expected<std::string> Fetch::run(bool with_weights) {
                       name_.repo + ": not complete in " + options_.cache_dir +
                           ", and HF_HUB_OFFLINE forbids to download it");
   }
-  const auto info = client_.repo_info(options_.revision);
+  const auto info = client_.repo_info(options_.revision, /*patient=*/true);
   if (!info) {
     // Only a name without a choice can still be answered: by whichever file there is.
     const auto any = cache_.find(name_, options_.revision, with_weights, /*strict=*/false);
@@ -160,7 +160,7 @@ void Fetch::complete(const std::string& snapshot) {
 }
 
 Expected<void> Fetch::get_modules() {
-  SLUICE_TRY(const RepoInfo info, client_.repo_info(commit_));
+  SLUICE_TRY(const RepoInfo info, client_.repo_info(commit_, /*patient=*/false));
   if (info.commit != commit_) {
     return make_error(ErrorCode::kDataLoss,
                       name_.repo + ": sha: found " + info.commit + ", expected " + commit_);

@@ -138,7 +138,7 @@ class FileSink final : public client::ResponseSink {
 // Calls `attempt` until it succeeds, fails for good, or fails too often without `has_progress`. It
 // may set the seconds to wait before the next one.
 template <typename Attempt, typename HasProgress>
-auto with_retries(Attempt attempt, HasProgress has_progress) {
+auto with_retries(Attempt attempt, HasProgress has_progress, int max_attempts = kMaxAttempts) {
   milliseconds pause = kFirstPause;
   for (int failures = 1;; ++failures) {
     std::optional<int64_t> asked;
@@ -152,8 +152,9 @@ auto with_retries(Attempt attempt, HasProgress has_progress) {
       failures = 1;
       pause = kFirstPause;
     }
-    if (failures == kMaxAttempts) {
-      result.error().message += " (tried " + std::to_string(kMaxAttempts) + " times)";
+    if (failures == max_attempts) {
+      if (failures == 1) return result;
+      result.error().message += " (tried " + std::to_string(failures) + " times)";
       return result;
     }
     client::pause_for(asked ? std::chrono::seconds(*asked) : pause);
@@ -221,7 +222,7 @@ tl::unexpected<Error> HubClient::refused(const std::string& url,
   return make_error(ErrorCode::kDataLoss, text);
 }
 
-Expected<RepoInfo> HubClient::repo_info(const std::string& revision) const {
+Expected<RepoInfo> HubClient::repo_info(const std::string& revision, bool patient) const {
   const std::string url =
       options_.url + "/api/models/" + repo_ + "/revision/" + url_encoded(revision, false);
   TextSink sink;
@@ -234,7 +235,7 @@ Expected<RepoInfo> HubClient::repo_info(const std::string& revision) const {
     if (!info) return make_error(info.error().code, url + ": " + info.error().message);
     return info;
   };
-  return with_retries(attempt, [] { return false; });
+  return with_retries(attempt, [] { return false; }, patient ? kMaxAttempts : 1);
 }
 
 Expected<RemoteFile> HubClient::describe(const std::string& commit, const std::string& path) const {

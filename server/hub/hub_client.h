@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is asked of a hub over HTTP: the files of a revision, the hash and size of one, its bytes.
-// Everything is retried where that can help; the token goes to the hub alone, not to the hosts it
+// Requests are tried again where that can help; the token goes to the hub alone, not to the hosts it
 // redirects to.
 #pragma once
 
@@ -20,7 +20,8 @@ class HubClient {
   HubClient(const HubOptions& options, std::string repo)
       : options_(options), repo_(std::move(repo)) {}
 
-  Expected<RepoInfo> repo_info(const std::string& revision) const;
+  // Tries once, unless it is `patient`.
+  Expected<RepoInfo> repo_info(const std::string& revision, bool patient) const;
   Expected<RemoteFile> describe(const std::string& commit, const std::string& path) const;
   // Whole, from where `partial` ends. `on_bytes` receives the number of new bytes.
   Expected<void> download(const std::string& commit,
