@@ -25,7 +25,7 @@ enum class RouterScore : uint8_t {
 // What a group of experts is worth.
 enum class GroupRule : uint8_t {
   kTwoBest,  // the sum of its two largest values: DeepSeek V3
-  kBest,     // its largest value: DeepSeek V2; on the CPU alone
+  kBest,     // its largest value: DeepSeek V2
 };
 
 // How a router's logits l_e become a choice and weights.

@@ -79,9 +79,9 @@ __device__ __forceinline__ void score_experts(const MoeRouteArgs& args,
   __syncwarp();
 }
 
-// Takes the groups with small sums of their two best experts out of the choice; a lane has a group.
+// Takes the groups that are worth least by the router's rule out of the choice; a lane has a group.
 __device__ __forceinline__ void drop_groups(const MoeRouteArgs& args, float* values) {
-  GPU_SHARED(float, sums, kMaxExpertGroups);
+  GPU_SHARED(float, worth, kMaxExpertGroups);
   const float least = -INFINITY;
   const auto lane = static_cast<int32_t>(threadIdx.x);
   const int32_t num_groups = args.router.num_groups;
@@ -98,14 +98,14 @@ __device__ __forceinline__ void drop_groups(const MoeRouteArgs& args, float* val
         second = values[e];
       }
     }
-    own = __fadd_rn(first, second);
-    sums[lane] = own;
+    own = args.router.group_rule == GroupRule::kTwoBest ? __fadd_rn(first, second) : first;
+    worth[lane] = own;
   }
   __syncwarp();
   if (lane < num_groups) {
     int32_t num_better = 0;
     for (int32_t h = 0; h < num_groups; ++h) {
-      num_better += sums[h] > own || (sums[h] == own && h < lane) ? 1 : 0;
+      num_better += worth[h] > own || (worth[h] == own && h < lane) ? 1 : 0;
     }
     for (int32_t e = lane * size; e < (lane + 1) * size; ++e) {
       if (num_better >= args.router.groups_kept) values[e] = least;

@@ -73,8 +73,16 @@ TEST(CudaMoe, RoutesByScoresAndGroupsLikeTheCpu) {
       router.num_groups = 4;
       router.groups_kept = 2;
       check_route(logits, num_experts, 8, router, bias);
+      router.group_rule = GroupRule::kBest;
+      check_route(logits, num_experts, 8, router, bias);
     }
   }
+  // The first group has the largest value, the last one the largest sum of two.
+  check_route({4, -5, -6, 3, 2.9F, -9}, 6, 2, {.num_groups = 2, .groups_kept = 1});
+  check_route({4, -5, -6, 3, 2.9F, -9},
+              6,
+              2,
+              {.num_groups = 2, .groups_kept = 1, .group_rule = GroupRule::kBest});
 }
 
 TEST(CudaMoe, EqualLogitsGoToTheLowerIds) {
