@@ -70,6 +70,73 @@ TEST(HfKeys, ANullPowerOfExpertsWeightsIsNoMissingOne) {
   EXPECT_EQ(refusal("dbrx", "ffn_config", experts), "");
 }
 
+// Differences too small, or in cases too rare, for logits to show: what a sum is divided by, biases
+// that change the choice alone, what a group is worth, and the normalization where no key says it.
+TEST(HfKeys, EveryFamilyHasTheRouterOfItsClass) {
+  using enum kernels::RouterScore;
+  using enum kernels::GroupRule;
+
+  struct Case {
+    const char* name;
+    kernels::RouterScore score;
+    bool choice_bias;
+    bool normalizes;
+    float epsilon = 0;
+    float floor = 0;
+    bool gated_shared = false;
+    kernels::GroupRule group_rule = kTwoBest;
+  };
+
+  constexpr Case kCases[] = {
+      {"qwen2-moe", kSoftmax, false, false, 0, 0, /*gated_shared=*/true},
+      {"qwen3-moe", kSoftmax, false, false},
+      {"qwen3-5-moe", kSoftmax, false, true, 0, 0, /*gated_shared=*/true},
+      {"olmoe", kSoftmax, false, false},
+      {"mixtral", kSoftmax, false, true},
+      {"gpt-oss", kSoftmax, false, true},
+      {"granite-moe", kSoftmax, false, true},
+      {"hunyuan-moe", kSoftmax, false, true},
+      {"gemma4-moe", kSoftmax, false, true},
+      {"deepseek-v2", kSoftmax, false, false, 0, 0, false, kBest},
+      {"deepseek-v3", kSigmoid, true, true, 1e-20F},
+      {"glm4-moe", kSigmoid, true, true, 1e-20F},
+      {"glm4-moe-lite", kSigmoid, true, true, 1e-20F},
+      {"glm-moe-dsa", kSigmoid, true, true, 1e-20F},
+      {"nemotron-h-moe", kSigmoid, true, true, 1e-20F},
+      {"solar-open", kSigmoid, true, true, 1e-20F},
+      {"hy-v3", kSigmoid, true, true, 1e-20F},
+      {"afmoe", kSigmoid, true, true, 1e-20F},
+      {"mimo-v2", kSigmoid, true, true, 1e-20F},
+      {"minimax-m2", kSigmoid, true, true},
+      {"step3p5", kSigmoid, true, true},
+      {"lfm2-moe", kSigmoid, true, true, 1e-6F},
+      {"ernie4-5-moe", kSoftmax, true, true, 0, 1e-12F},
+      {"llama4", kSigmoid, false, false},
+  };
+  for (const Case& each : kCases) {
+    SCOPED_TRACE(each.name);
+    std::ifstream in(golden_folder() + "/models/" + each.name + "/config.json");
+    nlohmann::json json = nlohmann::json::parse(in);
+    json.erase("norm_topk_prob");
+    const testing::TemporaryFolder folder;
+    std::ofstream(folder.at("config.json")) << json.dump();
+    const auto checkpoint = Checkpoint::open(folder.path(), LoadFormat::kDummy);
+    ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+    const auto spec = find_model_spec(**checkpoint);
+    ASSERT_TRUE(spec.has_value()) << spec.error().message;
+    const auto config = read_model_config(**spec, **checkpoint);
+    ASSERT_TRUE(config.has_value()) << config.error().message;
+    const kernels::Router& router = config->moe.router;
+    EXPECT_EQ(router.score, each.score);
+    EXPECT_EQ(config->moe.choice_bias, each.choice_bias);
+    EXPECT_EQ(router.normalize, each.normalizes);
+    EXPECT_EQ(router.epsilon, each.epsilon);
+    EXPECT_EQ(router.floor, each.floor);
+    EXPECT_EQ(config->moe.gated_shared, each.gated_shared);
+    EXPECT_EQ(router.group_rule, each.group_rule);
+  }
+}
+
 // The activation of the dense halves is also that of the convolutions, which know one.
 TEST(HfKeys, ActivationsThatAConvolutionDoesNotHaveAreRefused) {
   for (const char* name : {"bamba", "qwen3-5", "falcon-h1", "granite-hybrid"}) {
