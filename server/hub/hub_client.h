@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What is asked of a hub over HTTP: the files of a revision, the hash and size of one, its bytes.
-// Requests are tried again where that can help; the token goes to the hub alone, not to the hosts it
-// redirects to.
+// Requests are tried again where that can help; the token goes to the hub alone, not to the hosts
+// it redirects to.
 #pragma once
 
 #include <functional>

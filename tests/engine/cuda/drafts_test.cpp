@@ -131,7 +131,7 @@ TEST(CudaDrafts, OfHeadsChangeNoAnswer) {
   }
 }
 
-// A head's launches for a short prompt overlap: tables of rotations that grow by copies do so before.
+// A head's launches for a short prompt overlap: its tables of rotations grow in front of them.
 TEST(CudaDrafts, OfHeadsBehindShortPromptsChangeNoAnswer) {
   std::vector<ValidRequest> asked = {requests().front()};
   asked.front().prompt.resize(5);
