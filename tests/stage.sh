@@ -32,7 +32,7 @@ fi
 # further, and instrument the files of single instruction sets too; at a commit these are those of
 # the Release build, where there is one.
 compile() { # preset, folder, more targets
-  local thorough=(-DSLUICE_ISA_OBJECTS="$PWD/$release/kernels/CMakeFiles/sluice_kernels.dir")
+  local thorough=(-DSLUICE_ISA_OBJECTS="$(realpath -m "$release")/kernels/CMakeFiles/sluice_kernels.dir")
   if [[ -n "${SLUICE_FULL:-}" && "$1" != clang ]]; then
     thorough=(-DCMAKE_CXX_FLAGS_RELWITHDEBINFO="-O1 -g1" -DSLUICE_SANITIZE_ISA=ON)
   fi
