@@ -31,6 +31,12 @@ bool is_prompt_better_elsewhere(const Candidate& answers,
          cost_of(prefills, num_tokens) <= cost_of(answers, num_tokens);
 }
 
+size_t least_loaded(std::span<const Candidate> candidates) {
+  CHECK(!candidates.empty());
+  const auto least = std::ranges::min_element(candidates, {}, load_of);
+  return static_cast<size_t>(least - candidates.begin());
+}
+
 size_t choose_worker(std::span<const Candidate> candidates,
                      int64_t num_tokens,
                      const std::function<uint64_t()>& random) {

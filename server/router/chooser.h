@@ -26,6 +26,9 @@ size_t choose_worker(std::span<const Candidate> candidates,
                      int64_t num_tokens,
                      const std::function<uint64_t()>& random);
 
+// Returns the candidate with the least to do. At least one candidate.
+size_t least_loaded(std::span<const Candidate> candidates);
+
 // Tells whether another worker should compute the prompt for the answering one: there is enough to
 // compute, and it finishes as early. A worker that decodes is slowed down by prompts, so its
 // running requests count against it.

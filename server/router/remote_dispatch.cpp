@@ -10,6 +10,9 @@
 namespace sluice {
 namespace {
 
+// Workers that may refuse a request for want of room; those that are asked next are the least
+// loaded, and under overload each request costs so many questions.
+constexpr size_t kMostFull = 4;
 constexpr std::chrono::milliseconds kBetweenTries{300};  // tries of a parked request
 constexpr std::chrono::seconds kMostUnaccepted{30};      // a worker accepts or refuses in this time
 
@@ -32,19 +35,46 @@ std::vector<Candidate> candidates_of(const std::vector<Worker*>& workers,
 
 // Workers that compute prompts for others get whole requests only if there are no other workers:
 // each can compute them.
-void RemoteEngine::dispatch(Stream& stream, const Worker* but) {
-  const Time now = Clock::now();
+RemoteEngine::Choice RemoteEngine::choice_of(const Stream& stream, const Worker* but, Time now) {
   std::vector<Worker*> usable = workers_.usable(stream.version->fingerprint(), now);
   if (usable.size() > 1) std::erase(usable, but);
-  if (usable.empty()) return park(stream);
   const auto middle = std::ranges::stable_partition(
       usable, [](const Worker* worker) { return is_prefill_worker(*worker); });
   std::vector<Worker*> prefilling(usable.begin(), middle.begin());
   if (!middle.empty()) usable.erase(usable.begin(), middle.begin());
+  return {std::move(usable), std::move(prefilling)};
+}
+
+void RemoteEngine::take_no_room(Stream& stream, const Error& error) {
+  const int32_t known = stream.refusal.retry_after_s;
+  const bool is_earlier = error.retry_after_s > 0 && (known == 0 || error.retry_after_s < known);
+  if (stream.full.empty() || is_earlier) stream.refusal = error;
+  stream.full.push_back(stream.worker);
+  leave_worker(stream);
+  const Choice choice = choice_of(stream, nullptr, Clock::now());
+  const bool is_full_everywhere = std::ranges::all_of(choice.answering, [&](const Worker* worker) {
+    return std::ranges::count(stream.full, worker) > 0;
+  });
+  if (is_full_everywhere || stream.full.size() >= kMostFull) return fail(stream, stream.refusal);
+  dispatch(stream);
+}
+
+void RemoteEngine::dispatch(Stream& stream, const Worker* but) {
+  const Time now = Clock::now();
+  auto [usable, prefilling] = choice_of(stream, but, now);
+  if (usable.empty()) return park(stream);
+  std::vector<Worker*> untried = usable;
+  std::erase_if(untried, [&stream](const Worker* worker) {
+    return std::ranges::count(stream.full, worker) > 0;
+  });
+  if (!untried.empty()) usable = std::move(untried);
   const std::vector<Candidate> candidates = candidates_of(usable, stream.chain);
   const ValidRequest& request = stream.ledger.request();
   const auto num_tokens = static_cast<int64_t>(request.prompt.size() + request.generated.size());
-  const size_t chosen = choose_worker(candidates, num_tokens, [this] { return random_(); });
+  const size_t chosen =
+      stream.full.empty()
+          ? choose_worker(candidates, num_tokens, [this] { return random_(); })
+          : least_loaded(candidates);
   Worker& worker = *usable[chosen];
   {
     const std::scoped_lock lock(stats_mutex_);
@@ -60,8 +90,8 @@ void RemoteEngine::dispatch(Stream& stream, const Worker* but) {
   stream.worker = &worker;
   ++worker.num_streams;
   stream.queued_tokens = std::max<int64_t>(num_tokens - candidates[chosen].cached_tokens, 0);
-  if (stream.prefill != nullptr) stream.queued_tokens = 0;  // it computes them only if the prefill
-                                                            // fails
+  // The worker computes them only if the prefill fails.
+  if (stream.prefill != nullptr) stream.queued_tokens = 0;
   worker.queued_tokens += stream.queued_tokens;
   worker.breaker.sent(now);
   const uint32_t attempt = stream.ledger.begin_attempt();

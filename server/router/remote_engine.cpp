@@ -212,6 +212,7 @@ void RemoteEngine::take_news(RequestId id, uint32_t attempt, CallNews news) {
   if (news.accepted) {
     stream->ledger.accepted();
     stream->is_accepted = true;
+    stream->full.clear();  // that was about the wait for this worker
     stream->waits_since = Time{};
     stream->worker->breaker.succeeded();
   }
@@ -288,6 +289,7 @@ void RemoteEngine::take_refusal(Stream& stream, const Error& error) {
     leave_worker(stream);
     return park(stream);
   }
+  if (error.code == ErrorCode::kResourceExhausted) return take_no_room(stream, error);
   if (error.code == ErrorCode::kUnavailable) {
     stream.worker->health.drains();
     leave_worker(stream);

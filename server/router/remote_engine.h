@@ -95,6 +95,8 @@ class RemoteEngine final : public Engine {
     Time tried_at{};        // last try at a worker that had no room
     Time heard_at{};        // the worker's latest message about it, or when it was sent there
     bool is_accepted = false;  // by this worker
+    std::vector<const Worker*> full;  // those that had no room for it; only compared
+    Error refusal;                    // of them the one with the earliest time to try again
     Time first_token_at{};  // none yet: the clock's epoch
     Time latest_at{};       // time of the latest token
   };
@@ -121,6 +123,14 @@ class RemoteEngine final : public Engine {
   void schedule_tick();
 
   void begin(std::shared_ptr<Stream> stream);
+  // Workers that a request may go to: those that answer, and those that compute prompts for them.
+  struct Choice {
+    std::vector<Worker*> answering;
+    std::vector<Worker*> prefilling;
+  };
+
+  // `but`: a worker that is left out where there are others. Both empty: none is usable.
+  [[nodiscard]] Choice choice_of(const Stream& stream, const Worker* but, Time now);
   void dispatch(Stream& stream, const Worker* but = nullptr);
   // Prefills at one of `workers`, if that is better than at the answering worker.
   void begin_prefill(Stream& stream,
@@ -139,6 +149,8 @@ class RemoteEngine final : public Engine {
   // Returns false if the stream's attempt or the stream has ended.
   bool take_output(Stream& stream, uint32_t attempt, int32_t& position, TokenOutput& output);
   void take_refusal(Stream& stream, const Error& error);
+  // Asks the least loaded worker that has not refused the request, or ends it when enough have.
+  void take_no_room(Stream& stream, const Error& error);
   void note_token(Stream& stream, Time now);
 
   static void leave_queue(Stream& stream);

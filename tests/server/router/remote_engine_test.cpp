@@ -271,6 +271,46 @@ TEST(RemoteEngine, AFullQueuePassesOnWithItsTime) {
   EXPECT_EQ(router.stats().num_retries, 0U);
 }
 
+TEST(RemoteEngine, AWorkerWithRoomTakesWhatOthersRefuse) {
+  TestWorker full(FakeEngine::Stepping::kAutomatic);
+  TestWorker another(FakeEngine::Stepping::kAutomatic);
+  TestWorker idle(FakeEngine::Stepping::kAutomatic);
+  full->set_queue_limit(0);
+  another->set_queue_limit(0);
+  CollectingSink sink;
+  Router router({&full, &another, &idle});
+  constexpr size_t kRequests = 40;
+  for (size_t i = 0; i < kRequests; ++i) {
+    EXPECT_EQ(text_of(sink.wait(router.submit(sink, request_of()))), kHelloAndEnd) << i;
+  }
+  EXPECT_EQ(idle->submitted().size(), kRequests);
+  EXPECT_EQ(router.stats().num_retries, 0U) << "a full queue is no failure";
+  EXPECT_EQ(router.num_usable(), 3);
+  idle->set_queue_limit(0);
+  const Collected refused = sink.wait(router.submit(sink, request_of()));
+  EXPECT_EQ(refused.error_code, ErrorCode::kResourceExhausted);
+}
+
+TEST(RemoteEngine, AWorkerThatWasFullTakesOverFromOneThatIsLost) {
+  TestWorker was_full;
+  TestWorker lost;
+  TestWorker always_full;
+  was_full->set_queue_limit(0);
+  always_full->set_queue_limit(0);
+  lost.load(5);
+  always_full.load(50);
+  CollectingSink sink;
+  Router router({&was_full, &lost, &always_full});
+  const RequestId id = router.submit(sink, request_of());
+  ASSERT_TRUE(eventually([&] { return lost->num_running() == 1; }));
+  step_until({&lost}, sink, id, 1);
+  was_full->set_queue_limit(100);
+  lost.stop();
+  ASSERT_TRUE(eventually([&] { return was_full->num_running() == 1; }));
+  step_until({&was_full}, sink, id, kHelloAndEnd.size());
+  EXPECT_EQ(text_of(sink.wait(id)), kHelloAndEnd);
+}
+
 TEST(RemoteEngine, ARequestThatTheWorkerCannotTakeIsTheClientsError) {
   TestWorker worker(FakeEngine::Stepping::kAutomatic);
   CollectingSink sink;
