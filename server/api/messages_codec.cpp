@@ -249,6 +249,37 @@ Expected<void> add_message(const Json& message,
   return add_assistant(*content, place + ".content", ignored, messages);
 }
 
+// A message's content as parts.
+Json parts_of(Json content) {
+  if (content.is_array()) return content;
+  return Json::array({text_part(content.get<std::string>())});
+}
+
+// Neighbours of one role are one turn; templates may insist that roles alternate. A call ends the
+// turn that it is in, as its answer follows, and thoughts begin one.
+Json joined_turns(Json messages) {
+  Json turns = Json::array();
+  for (Json& message : messages) {
+    const std::string role = role_of(message);
+    Json* const last = turns.empty() ? nullptr : &turns.back();
+    const bool is_same = last != nullptr && (role == "user" || role == "assistant") &&
+                         role_of(*last) == role && !last->contains("tool_calls") &&
+                         !message.contains("reasoning_content");
+    if (!is_same) {
+      turns.push_back(std::move(message));
+      continue;
+    }
+    Json parts = parts_of(std::move((*last)["content"]));
+    Json more = parts_of(std::move(message["content"]));
+    for (Json& part : more) parts.push_back(std::move(part));
+    (*last)["content"] = std::move(parts);
+    if (const auto calls = message.find("tool_calls"); calls != message.end()) {
+      (*last)["tool_calls"] = std::move(*calls);
+    }
+  }
+  return turns;
+}
+
 // Claude Code's first block of the system text names the client's version and a hash of the
 // request. It speaks to Anthropic's billing and not to the model, and it changes with each request,
 // so that no prefix of the conversation would be found again.
@@ -291,7 +322,7 @@ Expected<Json> chat_messages(const Json& body,
     }
   }
   if (messages.empty()) return invalid("messages must hold a text.", "messages");
-  return messages;
+  return joined_turns(std::move(messages));
 }
 
 Expected<Json> chat_tools(const Json& tools) {

@@ -48,7 +48,7 @@ void write_block(const AnswerPart& part, JsonWriter& json) {
   if (part.kind == PieceKind::kReasoning) {
     json.string("thinking").key("thinking").string(part.text).key("signature").string("");
   } else if (part.kind == PieceKind::kContent) {
-    json.string("text").key("text").string(part.text).key("citations").null();
+    json.string("text").key("text").string(part.text);
   } else {
     json.string("tool_use").key("id").string(part.id).key("name").string(part.name);
     write_input(part.text, json.key("input"));

@@ -69,6 +69,25 @@ TEST_F(MessagesApi, InstructionsMayStandAmongTheMessages) {
   EXPECT_TRUE(holds(other, "One") && holds(other, "Two")) << other;
 }
 
+TEST_F(MessagesApi, NeighboursOfOneRoleAreOneTurn) {
+  engine_.editable_model().chat_template =
+      "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == 0) %}"
+      "{{ raise_exception('roles must alternate') }}{% endif %}[{{ m.role }}]{{ m.content }}"
+      "{% endfor %}";
+  EXPECT_EQ(prompt_of(R"({"role":"user","content":"a"},)"
+                      R"({"role":"user","content":[{"type":"text","text":"b"}]},)"
+                      R"({"role":"assistant","content":"c"},{"role":"assistant","content":"d"},)"
+                      R"({"role":"user","content":"e"})"),
+            "[user]a\nb[assistant]c\nd[user]e");
+  EXPECT_TRUE(holds(prompt_of(R"({"role":"assistant","content":"a"})"), "must alternate"));
+}
+
+TEST_F(MessagesApi, TextWithoutCitationsHasNoMemberForThem) {
+  const Json answer = Json::parse(ask(kUser).body);
+  EXPECT_EQ(answer["content"][0]["type"], "text");
+  EXPECT_FALSE(answer["content"][0].contains("citations")) << "a client's schema knows no null";
+}
+
 TEST_F(MessagesApi, InstructionsAreCountedWithTheOtherMessages) {
   const auto count = [&](const std::string& messages) {
     const HttpReply reply = post(kCountTokens, R"({"messages":[)" + messages + "]}");
