@@ -149,13 +149,9 @@ Expected<void> read_stream_options(const Json& body, GenerationRequest& request)
   if (!request.stream && !asks_nothing(*options)) {
     return invalid("Stream options can only be defined when `stream=True`.", "stream_options");
   }
-  // Obfuscation pads chunks against observers of an encrypted stream's sizes.
-  const auto obfuscation = options->find("include_obfuscation");
-  if (obfuscation != options->end() && !asks_nothing(*obfuscation)) {
-    return make_error(ErrorCode::kUnsupported,
-                      "`stream_options.include_obfuscation` is not supported; leave it out.",
-                      "stream_options");
-  }
+  // Obfuscation pads chunks against observers of an encrypted stream's sizes: it changes no answer,
+  // and is left out.
+  SLUICE_TRY_VOID(read_bool(*options, "include_obfuscation", false));
   SLUICE_TRY(request.include_usage, read_bool(*options, "include_usage", false));
   SLUICE_TRY(request.continuous_usage_stats, read_bool(*options, "continuous_usage_stats", false));
   request.continuous_usage_stats = request.continuous_usage_stats && request.include_usage;

@@ -115,7 +115,11 @@ def answer(server, path, body):
 
 
 def said(text):
-    """What an answer says, without its names and times."""
+    """What an answer says, whole or in events, without its names and times."""
+    if text.startswith("data:"):
+        chunks = [json.loads(line[6:]) for line in text.splitlines() if line.startswith("data: {")]
+        return "".join(choice.get("text") or choice.get("delta", {}).get("content") or ""
+                       for chunk in chunks for choice in chunk["choices"])
     value = json.loads(text)
     if "output" in value:
         return [part["text"] for item in value["output"] for part in item["content"]]

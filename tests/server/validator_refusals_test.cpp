@@ -53,7 +53,6 @@ TEST_F(Validator, RefusesWhatBreaksARuleAndNamesTheParameter) {
       {R"("stop_token_ids":7)", "stop_token_ids"},
       {R"("stream":1)", "stream"},
       {R"("stream":true,"stream_options":{"more":true})", "stream_options.more"},
-      {R"("stream":true,"stream_options":{"include_obfuscation":true})", "stream_options"},
       {R"("ignore_eos":"yes")", "ignore_eos"},
       {R"("presence_penalty":2.5)", "presence_penalty"},
       {R"("frequency_penalty":-2.5)", "frequency_penalty"},
