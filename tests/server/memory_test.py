@@ -53,7 +53,8 @@ def planned(server, row):
 
 def beyond_the_plan(server, model):
     files, buffers, buffer_bytes, rest = 0, 0, 0, 0
-    for name, size, resident, flags in mappings(server.process.pid):
+    found = mappings(server.process.pid)
+    for name, size, resident, flags in found:
         if name == os.path.realpath(model) or name.endswith(".packed"):
             files += resident
         elif not name and "nr" in flags and ("hg" in flags or "nh" in flags):
@@ -68,7 +69,7 @@ def beyond_the_plan(server, model):
         on_heap -= planned(server, "weights, repacked")
     # Mappings end at whole pages.
     assert -5 * PAGE < on_heap < planned(server, "rope tables") + planned(
-        server, "logits and sampling"), f"{buffer_bytes} bytes of buffers, {total} planned"
+        server, "logits and sampling"), f"{buffer_bytes} bytes of buffers, {total} planned: {found}"
     print(f"{os.path.basename(model)}{', mapped' if mapped else ''}: {rest - on_heap} bytes beyond "
           f"the plan; resident: buffers {buffers} of {buffer_bytes}, model {files}, rest {rest}")
     return rest - on_heap
