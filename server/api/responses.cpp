@@ -11,6 +11,7 @@
 #include <utility>
 
 #include "engine/core/config.h"
+#include "server/api/item_references.h"
 #include "server/api/response_tools.h"
 #include "server/api/responses_codec.h"
 #include "server/api/responses_format.h"
@@ -26,10 +27,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Error not_found(const std::string& id, std::string param) {
+Error not_found(const std::string& id) {
   return Error{ErrorCode::kNotFound,
                "Response `" + show_text(id) + "` is not, or no longer, kept here.",
-               std::move(param),
+               "response_id",
                "response_not_found"};
 }
 
@@ -48,7 +49,14 @@ Expected<Json> earlier_messages(const FrontEnd& front_end, uint64_t tenant, cons
                       param);
   }
   const auto stored = store.find(tenant, id->get<std::string>());
-  if (stored == nullptr) return tl::unexpected(not_found(id->get<std::string>(), param));
+  if (stored == nullptr) {
+    // Clients that know this code send the whole conversation again.
+    return make_error(ErrorCode::kInvalidArgument,
+                      "Previous response with id '" + show_text(id->get<std::string>()) +
+                          "' not found: it is not, or no longer, kept here.",
+                      param,
+                      "previous_response_not_found");
+  }
   SLUICE_TRY_VOID(keep_memory_for(stored->messages.size()));
   return Json::parse(stored->messages);
 }
@@ -131,6 +139,10 @@ Expected<ReadRequest> read_request(const FrontEnd& front_end, Exchange& exchange
   SLUICE_TRY(read.body, parse_body(exchange.request.body, max_depth));
   SLUICE_TRY_VOID(check_parameters(read.body, Endpoint::kResponses, exchange.ignored));
   SLUICE_TRY_VOID(check_include(read.body));
+  if (const auto input = read.body.find("input"); input != read.body.end()) {
+    SLUICE_TRY_VOID(resolve_references(
+        *front_end.responses, exchange.tenant_salt, front_end.config.max_body_bytes, *input));
+  }
   SLUICE_TRY(const Json earlier, earlier_messages(front_end, exchange.tenant_salt, read.body));
   SLUICE_TRY(read.chat, chat_of_responses(read.body, earlier, exchange.ignored, read.tools));
   return read;
@@ -279,7 +291,7 @@ void handle_responses(FrontEnd& front_end, Exchange exchange) {
 void handle_response(FrontEnd& front_end, Exchange exchange) {
   const std::string id = id_in_path(exchange);
   const auto stored = front_end.responses->find(exchange.tenant_salt, id);
-  if (stored == nullptr) return front_end.fail(exchange, not_found(id, "response_id"));
+  if (stored == nullptr) return front_end.fail(exchange, not_found(id));
   HttpResponse response;
   response.body = stored->response;
   front_end.respond(exchange, std::move(response));
@@ -288,7 +300,7 @@ void handle_response(FrontEnd& front_end, Exchange exchange) {
 void handle_response_items(FrontEnd& front_end, Exchange exchange) {
   const std::string id = id_in_path(exchange);
   const auto stored = front_end.responses->find(exchange.tenant_salt, id);
-  if (stored == nullptr) return front_end.fail(exchange, not_found(id, "response_id"));
+  if (stored == nullptr) return front_end.fail(exchange, not_found(id));
   auto page = items_page(stored->items, exchange.request.query);
   if (!page) return front_end.fail(exchange, page.error());
   HttpResponse response;
@@ -328,7 +340,7 @@ void handle_compact_response(FrontEnd& front_end, Exchange exchange) {
 void handle_delete_response(FrontEnd& front_end, Exchange exchange) {
   const std::string id = id_in_path(exchange);
   if (!front_end.responses->erase(exchange.tenant_salt, id)) {
-    return front_end.fail(exchange, not_found(id, "response_id"));
+    return front_end.fail(exchange, not_found(id));
   }
   HttpResponse response;
   JsonWriter json(response.body);

@@ -30,15 +30,18 @@ constexpr std::array kCallItems = {CallItem{"custom_tool_call", {}, "input"},
                                    CallItem{"apply_patch_call", "apply_patch", "operation"}};
 
 // What tools of OpenAI's servers left in a history, and says nothing here.
-constexpr std::array<std::string_view, 9> kHostedItems = {"web_search_call",
-                                                          "file_search_call",
-                                                          "image_generation_call",
-                                                          "code_interpreter_call",
-                                                          "computer_call",
-                                                          "mcp_list_tools",
-                                                          "mcp_call",
-                                                          "mcp_approval_request",
-                                                          "tool_search_call"};
+constexpr std::array<std::string_view, 12> kHostedItems = {"web_search_call",
+                                                           "file_search_call",
+                                                           "image_generation_call",
+                                                           "code_interpreter_call",
+                                                           "computer_call",
+                                                           "computer_call_output",
+                                                           "mcp_list_tools",
+                                                           "mcp_call",
+                                                           "mcp_approval_request",
+                                                           "mcp_approval_response",
+                                                           "tool_search_call",
+                                                           "tool_search_output"};
 
 // An assistant's turn is several items: reasoning, messages, calls. They are one message.
 class Conversation {

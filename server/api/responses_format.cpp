@@ -239,7 +239,17 @@ void ResponsesFormat::store(const std::string& response) const {
   if (has_calls) json.close_array();
   json.close_object();
   messages += ']';
-  record_.store->put(record_.tenant, id_, {response, std::move(messages), record_.items});
+  StoredResponse stored{response, std::move(messages), record_.items, {}};
+  size_t at = 0;
+  for (size_t i = 0; i < parts_.size(); ++i) {
+    std::string item;
+    JsonWriter item_json(item);
+    write_item(i, true, item_json);
+    at = response.find(item, at);
+    stored.output.push_back({item_id(i), at, item.size()});
+    at += item.size();
+  }
+  record_.store->put(record_.tenant, id_, std::move(stored));
 }
 
 std::string ResponsesFormat::whole(std::span<const size_t>, const Usage& usage) {

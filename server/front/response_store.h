@@ -11,13 +11,22 @@
 #include <string>
 #include <string_view>
 #include <unordered_map>
+#include <vector>
 
 namespace sluice {
+
+// An output item's place in the answer's JSON.
+struct StoredItem {
+  std::string id;
+  size_t begin = 0;
+  size_t size = 0;
+};
 
 struct StoredResponse {
   std::string response;  // the answer's JSON
   std::string messages;  // JSON: the conversation with the answer, without instructions
   std::string items;     // JSON: the request's own input items, an array
+  std::vector<StoredItem> output = {};
 };
 
 class ResponseStore {
@@ -32,6 +41,8 @@ class ResponseStore {
   void put(uint64_t tenant, std::string_view id, StoredResponse stored);
   // Returns null if the answer was never kept or is forgotten.
   [[nodiscard]] std::shared_ptr<const StoredResponse> find(uint64_t tenant, std::string_view id);
+  // Returns the JSON of an output item of a kept answer; empty: there is none.
+  [[nodiscard]] std::string find_item(uint64_t tenant, std::string_view id);
   // Returns false if there was none.
   bool erase(uint64_t tenant, std::string_view id);
 
@@ -40,19 +51,26 @@ class ResponseStore {
  private:
   struct Entry {
     std::string key;
+    uint64_t tenant;
     int64_t num_bytes;
     std::shared_ptr<const StoredResponse> stored;
   };
 
   using Entries = std::list<Entry>;
 
+  struct Item {
+    Entries::iterator entry;
+    size_t idx;  // in StoredResponse::output
+  };
+
   static std::string key_of(uint64_t tenant, std::string_view id);
   void drop(Entries::iterator entry);
 
   const int64_t max_bytes_;
   mutable std::mutex mutex_;
-  Entries entries_;  // last used first; guarded by mutex_ like the next two
+  Entries entries_;  // last used first; guarded by mutex_ like the next three
   std::unordered_map<std::string, Entries::iterator> by_key_;
+  std::unordered_map<std::string, Item> by_item_;  // by the keys of output items
   int64_t num_bytes_ = 0;
 };
 

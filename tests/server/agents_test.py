@@ -126,9 +126,9 @@ def check_responses(url):
     assert client.responses.retrieve(whole.id).output_text == whole.output_text
     client.responses.delete(whole.id)
     expect(openai.NotFoundError, lambda: client.responses.retrieve(whole.id))
-    unknown = expect(openai.NotFoundError, lambda: client.responses.create(
+    unknown = expect(openai.BadRequestError, lambda: client.responses.create(
         model="fake", input="x", previous_response_id="resp_none"))
-    assert unknown.param == "previous_response_id"
+    assert unknown.code == "previous_response_not_found", unknown
     cut = client.responses.create(**asked, max_output_tokens=5)
     assert cut.status == "incomplete" and cut.incomplete_details.reason == "max_output_tokens"
     hosted = client.responses.with_raw_response.create(

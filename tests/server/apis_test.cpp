@@ -80,8 +80,10 @@ TEST_F(Apis, WhatIsNotKeptIsNotFound) {
   };
   EXPECT_EQ(go_on(kept["id"]).status, 200);
   const HttpReply reply = go_on(not_kept["id"]);
-  EXPECT_EQ(reply.status, 404);
-  EXPECT_EQ(Json::parse(reply.body)["error"]["param"], "previous_response_id");
+  EXPECT_EQ(reply.status, 400);
+  const Json error = Json::parse(reply.body)["error"];
+  EXPECT_EQ(error["param"], "previous_response_id");
+  EXPECT_EQ(error["code"], "previous_response_not_found") << "clients then send all of it again";
 }
 
 TEST_F(Apis, TheStoreMayBeOff) {
@@ -100,7 +102,7 @@ TEST_F(Apis, ResponsesOfOthersAreNotFound) {
   ASSERT_EQ(reply.status, 200) << reply.body;
   const std::string id = Json::parse(reply.body)["id"];
   const std::string more = R"({"input":"b","previous_response_id":")" + id + "\"}";
-  EXPECT_EQ(ask(kResponses, more, "two").status, 404);
+  EXPECT_EQ(ask(kResponses, more, "two").status, 400);
   EXPECT_EQ(ask(kResponses, more, "one").status, 200);
 }
 
@@ -119,6 +121,22 @@ TEST(ResponseStore, DropsWhatWasUsedLongestAgo) {
   EXPECT_EQ(store.find(2, "d"), nullptr);
   EXPECT_TRUE(store.erase(1, "d"));
   EXPECT_FALSE(store.erase(1, "d"));
+}
+
+TEST(ResponseStore, ItemsAreFoundWhileTheirAnswerIsKept) {
+  const StoredResponse stored{"[{1},{22}]", "", "", {{"i1", 1, 3}, {"i2", 5, 4}}};
+  ResponseStore store(3000);  // room for two
+  store.put(1, "a", stored);
+  EXPECT_EQ(store.find_item(1, "i1"), "{1}");
+  EXPECT_EQ(store.find_item(1, "i2"), "{22}");
+  EXPECT_EQ(store.find_item(2, "i1"), "") << "another tenant's";
+  EXPECT_EQ(store.find(1, "i1"), nullptr) << "an item is no answer";
+  store.put(1, "b", StoredResponse{"{1}", "", "", {{"i3", 0, 3}}});
+  EXPECT_NE(store.find_item(1, "i1"), "") << "used: b is the older one now";
+  store.put(1, "c", StoredResponse{std::string(1000, 'c'), "", ""});
+  EXPECT_EQ(store.find_item(1, "i3"), "");
+  EXPECT_TRUE(store.erase(1, "a"));
+  EXPECT_EQ(store.find_item(1, "i2"), "");
 }
 
 TEST_F(Apis, TruncationDropsTheFirstTurns) {

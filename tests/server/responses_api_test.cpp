@@ -164,9 +164,67 @@ TEST_F(ResponsesApi, HistoriesMayHoldEveryKindOfCall) {
     EXPECT_TRUE(holds(prompt, part)) << part << prompt;
   }
   EXPECT_TRUE(holds(reply.header("x-sluice-ignored-arguments"), "input.web_search_call"));
+}
+
+TEST_F(ResponsesApi, WhatIsLeftOfHostedToolsIsLeftOut) {
+  const HttpReply reply =
+      send("POST",
+           kResponses,
+           R"({"input":[{"role":"user","content":"a"},{"type":"computer_call","call_id":"c"},)"
+           R"({"type":"computer_call_output","call_id":"c","output":{}},{"type":)"
+           R"("mcp_approval_request","id":"m"},{"type":"mcp_approval_response","approve":true},)"
+           R"({"type":"tool_search_call","id":"t"},{"type":"tool_search_output","tools":[]}]})");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_TRUE(holds(reply.header("x-sluice-ignored-arguments"), "input.tool_search_output"));
+}
+
+TEST_F(ResponsesApi, AnItemOfAKeptAnswerMayBeNamed) {
+  engine_.say("First answer");
+  const Json first = ok(R"("store":true)");
+  const std::string id = first["output"][0]["id"];
+  for (const std::string& reference :
+       {R"({"type":"item_reference","id":")" + id + "\"}", R"({"id":")" + id + "\"}"}) {
+    const std::string input = R"({"input":[{"role":"user","content":"a"},)" + reference +
+                              R"(,{"role":"user","content":"b"}])";
+    const HttpReply reply = send("POST", kResponses, input + "}");
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    EXPECT_TRUE(holds(last_prompt(), "First answer")) << last_prompt();
+    const std::string path = std::string(kResponses) + "/" +
+                             Json::parse(reply.body)["id"].get<std::string>() + "/input_items";
+    EXPECT_EQ(Json::parse(send("GET", path).body)["data"][1]["id"], id);
+    EXPECT_EQ(send("POST", std::string(kResponses) + "/input_tokens", input + "}").status, 200);
+  }
+  call("find", R"({"q": "needle"})");
+  const Json called = ok(kTools);
+  const std::string call_id = called["output"][0]["call_id"];
+  const std::string history =
+      R"({"input":[{"role":"user","content":"a"},{"type":"item_reference","id":)" +
+      called["output"][0]["id"].dump() + R"(},{"type":"function_call_output","call_id":")" +
+      call_id + R"(","output":"hay"}],)" + kTools + "}";
+  ASSERT_EQ(send("POST", kResponses, history).status, 200);
+  EXPECT_TRUE(holds(last_prompt(), "needle")) << last_prompt();
+}
+
+TEST_F(ResponsesApi, AnItemThatIsNotKeptIsNotFound) {
   const HttpReply unknown =
-      send("POST", kResponses, R"({"input":[{"type":"item_reference","id":"i"}]})");
-  EXPECT_EQ(unknown.status, 400);
+      send("POST", kResponses, R"({"input":[{"type":"item_reference","id":"msg_none"}]})");
+  EXPECT_EQ(unknown.status, 404);
+  EXPECT_TRUE(holds(unknown.body, "Item with id 'msg_none' not found")) << unknown.body;
+  const Json not_kept = ok(R"("store":false)");
+  const std::string gone = not_kept["output"][0]["id"].dump();
+  EXPECT_EQ(send("POST", kResponses, R"({"input":[{"id":)" + gone + "}]}").status, 404);
+  EXPECT_EQ(send("POST", kResponses, R"({"input":[{"type":"item_reference"}]})").status, 400);
+}
+
+TEST_F(ResponsesApi, ItemsThatAreNamedHaveTheLimitOfABody) {
+  config_.max_body_bytes = 4000;
+  engine_.say(std::string(400, 'w'));
+  const std::string id = ok(R"("store":true)")["output"][0]["id"].dump();
+  std::string input = R"({"input":[{"role":"user","content":"a"})";
+  for (int i = 0; i < 20; ++i) input += R"(,{"id":)" + id + "}";
+  const HttpReply reply = send("POST", kResponses, input + "]}");
+  EXPECT_EQ(reply.status, 400);
+  EXPECT_TRUE(holds(reply.body, "4000 bytes")) << reply.body;
 }
 
 TEST_F(ResponsesApi, APatchMayHaveNoOutputButItsStatus) {

@@ -112,7 +112,7 @@ ERRORS = {
     "chat, unknown model": (404, CHAT, {"messages": asks("text"), "model": "nobody"}),
     "text, not supported": (400, TEXTS, {"prompt": "A", "suffix": "B"}),
     "response, wrong value": (400, RESPONSES, {"input": "A", "temperature": 9}),
-    "response, nobody's": (404, RESPONSES, {"input": "A", "previous_response_id": "resp_1"}),
+    "response, nobody's": (400, RESPONSES, {"input": "A", "previous_response_id": "resp_1"}),
     "message, no length": (400, MESSAGES, {"messages": asks("text")}),
     "message, thread": (400, *message("text", thread={"id": "t"})),
     "message, unknown model": (404, *message("text", model="nobody")),
