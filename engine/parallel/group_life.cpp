@@ -16,9 +16,10 @@ LifeActions take_event(GroupLife& life, LifeEvent event) {
     case LifeEvent::kBeat:
       return {.says_alive = true};
     case LifeEvent::kLeave:
-      if (life.is_first || life.has_said_leaving) return {};
+      return {.says_leaving = !life.is_first && !life.has_said_leaving};
+    case LifeEvent::kToldLeaving:
       life.has_said_leaving = true;
-      return {.says_leaving = true};
+      return {};
     case LifeEvent::kAlive:
       return {};
     case LifeEvent::kLeaving:

@@ -23,7 +23,7 @@ struct GroupLife {
 
   Phase phase = Phase::kMeeting;
   bool is_first = false;          // rank 0
-  bool has_said_leaving = false;  // a follower
+  bool has_said_leaving = false;  // a follower, whose connection has taken the word
 
   [[nodiscard]] bool is_over() const { return phase == Phase::kFailed || phase == Phase::kEnded; }
 
@@ -36,7 +36,8 @@ enum class LifeEvent : uint8_t {
   kBeat,   // a second has passed
   kLost,   // it cannot go on: not all are there in time, or what it has or computes is wrong
   kEnd,    // rank 0: no job follows
-  kLeave,  // its process is to end
+  kLeave,  // its process is to end; repeated until kToldLeaving
+  kToldLeaving,  // what says_leaving asks for is done
   // What the connection for life of another rank brings.
   kAlive,
   kLeaving,

@@ -20,7 +20,6 @@ using std::chrono::seconds;
 constexpr seconds kHandshake{3};
 constexpr seconds kBeat{1};
 constexpr seconds kReport{30};  // between lines about ranks that are missing
-constexpr seconds kPeers{60};   // until followers that have met rank 0 meet each other
 constexpr milliseconds kRedial{200};
 constexpr seconds kLinger{1};
 constexpr seconds kReason{3};
@@ -235,8 +234,9 @@ Expected<std::unique_ptr<GroupSocket>> RankGroup::dial_one(int32_t rank,
       return make_error(ErrorCode::kDeadlineExceeded,
                         "rank " + std::to_string(options_.rank) + ": " + name +
                             " does not answer at " + at + " within " +
-                            std::to_string(within.count()) +
-                            " s (--rank-init-timeout): " + socket.error().message,
+                            std::to_string(within.count()) + " s" +
+                            (rank == 0 ? " (--rank-init-timeout): " : ": ") +
+                            socket.error().message,
                         "master-addr");
     }
     if (Clock::now() >= report) {
@@ -280,14 +280,14 @@ Expected<void> RankGroup::take_peers(int32_t count) {
     peer.rank = other;
     peer.is_peer = true;
   }
-  const auto deadline = Clock::now() + kPeers;
+  const auto deadline = Clock::now() + seconds(options_.peer_timeout_s);
   while (!missing(peers).empty()) {
     if (auto socket = door_->accept(Clock::now() + kRedial)) welcome(std::move(socket), peers);
     if (is_over()) return make_error(ErrorCode::kUnavailable, why());
     if (Clock::now() < deadline) continue;
     return make_error(ErrorCode::kDeadlineExceeded,
                       "rank " + std::to_string(rank()) + ": missing after " +
-                          std::to_string(kPeers.count()) + " s: " + missing(peers),
+                          std::to_string(options_.peer_timeout_s) + " s: " + missing(peers),
                       "master-addr");
   }
   door_.reset();
@@ -299,7 +299,8 @@ Expected<void> RankGroup::dial_peer(int32_t rank, const Address& address) {
   Member& peer = peers.front();
   peer.rank = rank;
   peer.is_peer = true;
-  SLUICE_TRY(peer.data, dial_one(rank, address, GroupPurpose::kPeer, kPeers));
+  const seconds within(options_.peer_timeout_s);
+  SLUICE_TRY(peer.data, dial_one(rank, address, GroupPurpose::kPeer, within));
   peer.name = name_of(rank, *peer.data);
   return add_peers(std::move(peers));
 }
@@ -440,6 +441,8 @@ void RankGroup::end() { take(LifeEvent::kEnd); }
 void RankGroup::fail(const std::string& why) { take(LifeEvent::kLost, why); }
 
 void RankGroup::take(LifeEvent event, const std::string& why) {
+  // Nothing follows the words of a failure, which are read to the end of the connection.
+  const std::scoped_lock speaking(speaking_);
   LifeActions actions;
   {
     const std::scoped_lock lock(mutex_);
@@ -451,19 +454,26 @@ void RankGroup::take(LifeEvent event, const std::string& why) {
   if (actions.says_failing) say_failing(why);
   if (actions.says_ending) say(text_of(Word::kEnding));
   if (actions.says_alive) say(text_of(Word::kAlive));
-  if (actions.says_leaving) say(text_of(Word::kLeaving));
+  if (actions.says_leaving && say(text_of(Word::kLeaving))) {
+    const std::scoped_lock lock(mutex_);
+    take_event(life_, LifeEvent::kToldLeaving);
+  }
   if (actions.closes_data) close_data();
   if (actions.asks_to_end) ask_nodes_to_end();
   if (!actions.has_cause) return;
   log_event(LogLevel::kError, "rank_group_failed", "rank", options_.rank, "reason", why);
 }
 
-// Who does not get it learns from the end of the connection, or from the silence.
-void RankGroup::say(std::string_view words) {
+// Who does not get it learns from the end of the connection, or from the silence. Returns whether
+// all connections took the words.
+bool RankGroup::say(std::string_view words) {
+  bool are_taken = true;
   for (const Member& member : members_) {
     if (!member.life) continue;
-    if (const auto sent = member.life->send_now(std::as_bytes(std::span(words))); !sent) continue;
+    const auto sent = member.life->send_now(std::as_bytes(std::span(words)));
+    are_taken = are_taken && sent && *sent == words.size();
   }
+  return are_taken;
 }
 
 void RankGroup::say_failing(const std::string& why) {

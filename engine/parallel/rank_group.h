@@ -52,6 +52,7 @@ struct RankGroupOptions {
   std::string secret;            // equal on all; empty: loopback only
   std::string build;             // equal on all
   int32_t init_timeout_s = 600;  // until all are there
+  int32_t peer_timeout_s = 60;   // then until followers have met each other
 };
 
 class RankGroup {
@@ -94,12 +95,12 @@ class RankGroup {
   Expected<void> dial_peer(int32_t rank, const Address& address);
 
   // Bytes to and from a rank: rank 0 has all others, a follower rank 0 and its peers. One thread.
-  // False: the group has failed.
+  // False: the group has failed, or ended.
   bool send(int32_t rank,
             std::span<const std::byte> bytes,
             std::chrono::seconds within = kExchange);
   bool receive(int32_t rank, std::span<std::byte> bytes, std::chrono::seconds within = kExchange);
-  // Works like receive() without a bound. False also at an orderly end.
+  // Works like receive() without a bound.
   bool receive_next(std::span<std::byte> bytes);
   // Rows between stages, on the connection for them: one thread for sending to a rank, one for
   // receiving from it. next_rows() is for their header; both ways of receiving are false also after
@@ -175,7 +176,7 @@ class RankGroup {
   void lose(const Member& member, const Error& error);
   // Any thread. `why`: the cause, if the event is one.
   void take(LifeEvent event, const std::string& why = "");
-  void say(std::string_view words);
+  bool say(std::string_view words);
   void say_failing(const std::string& why);
   void close_data();
   void watch(const std::stop_token& stop);
@@ -191,6 +192,7 @@ class RankGroup {
   std::atomic<bool> has_failed_ = false;
   std::atomic<bool> has_ended_ = false;
   std::atomic<bool> are_rows_closed_ = false;
+  std::mutex speaking_;  // held from an event to the last of its words
   mutable std::mutex mutex_;
   GroupLife life_;  // guarded, as is the cause
   std::string why_;

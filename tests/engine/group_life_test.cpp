@@ -118,6 +118,7 @@ class Search {
   void act(World world, size_t i, LifeEvent event, int8_t named = kNone) {
     GroupLife life = life_of(world, i);
     const LifeActions actions = turn_(life, event);
+    if (actions.says_leaving) turn_(life, LifeEvent::kToldLeaving);
     Rank& rank = world.ranks[i];
     rank.phase = static_cast<uint8_t>(life.phase);
     rank.has_said_leaving = life.has_said_leaving;
@@ -278,6 +279,15 @@ TEST(GroupLife, NoFaultLeavesARankBehindOrNamesAnother) {
     }
   }
   EXPECT_GT(num_states, 10'000U);
+}
+
+// The connection may be full for a while.
+TEST(GroupLife, ARankSaysThatItLeavesUntilTheWordIsTakenAndThenNoMore) {
+  GroupLife follower = {.phase = GroupLife::Phase::kServing};
+  EXPECT_TRUE(take_event(follower, LifeEvent::kLeave).says_leaving);
+  EXPECT_TRUE(take_event(follower, LifeEvent::kLeave).says_leaving);
+  take_event(follower, LifeEvent::kToldLeaving);
+  EXPECT_FALSE(take_event(follower, LifeEvent::kLeave).says_leaving);
 }
 
 // A rank that fails without a word: others take the one that they have it from for the cause.

@@ -311,6 +311,25 @@ TEST(RankGroup, RanksThatStayAwayAreNamed) {
   const Met none = RankGroup::meet(alone);
   ASSERT_FALSE(none.has_value());
   EXPECT_NE(none.error().message.find("rank 0 does not answer at 127.0.0.1:"), std::string::npos);
+  EXPECT_NE(none.error().message.find(" s (--rank-init-timeout): "), std::string::npos);
+}
+
+// The time for these is no setting.
+TEST(RankGroup, AFollowerThatStaysAwayFromAnotherIsNamedWithoutASetting) {
+  const uint16_t port = free_rank_port();
+  std::vector<RankGroupOptions> all;
+  for (int32_t rank = 0; rank < 3; ++rank) all.push_back(rank_options(rank, 3, port));
+  all[2].peer_timeout_s = 1;
+  const std::vector<Met> met = meet(all);
+  ASSERT_TRUE(met[0].has_value() && met[1].has_value() && met[2].has_value());
+  const uint16_t closed = free_rank_port();
+  const Expected<void> dialled = (*met[2])->dial_peer(1, {.host = "127.0.0.1", .port = closed});
+  ASSERT_FALSE(dialled.has_value());
+  EXPECT_EQ(dialled.error().code, ErrorCode::kDeadlineExceeded);
+  const std::string words = "rank 2: rank 1 does not answer at 127.0.0.1:" +
+                            std::to_string(closed) + " within 1 s: ";
+  EXPECT_EQ(dialled.error().message.substr(0, words.size()), words);
+  (*met[0])->end();
 }
 
 // While others are awaited: whose silence would end the ranks that have come, and whose place a
