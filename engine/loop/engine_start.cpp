@@ -156,6 +156,8 @@ Expected<std::unique_ptr<Engine>> LocalEngine::create(const Config& config,
                           std::string("the system has too little to start: ") + error.what());
     }
     const bool ready = status.has_value();
+    // Followers that are told nothing take the end of this node for one in order.
+    if (!ready && self->core_) self->core_->runner->fail_group(status.error().message);
     loaded.set_value(std::move(status));
     if (ready) {
       if (!self->core_->executor->is_threaded()) self->core_->runner->device().enter();
@@ -234,7 +236,10 @@ Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& op
     log_event(LogLevel::kWarning, "kv_transfer_config_without_meaning", "member", member);
   }
   SLUICE_TRY(auto runner, ModelRunner::create(config_, groups));
-  SLUICE_TRY_VOID(take_description(*runner));
+  if (const Expected<void> described = take_description(*runner); !described) {
+    runner->fail_group(described.error().message);
+    return described;
+  }
   core_ = std::make_unique<Core>(
       *this, config_, speculation, std::move(runner), *tokenizer_, info_.pooling);
   grammars_ = std::make_unique<GrammarCompiler>(

@@ -59,23 +59,31 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
   if (config.nnodes > 1) {
     SLUICE_TRY(runner->group_, lead_nodes(config, planned.model.plan));
   }
-  if (const Expected<void> loaded = runner->load(planned, config); !loaded) {
-    if (runner->group_) runner->group_->fail(loaded.error().message);
-    return tl::unexpected(loaded.error());
+  if (const Expected<void> ready = runner->start(planned, connect, config, groups); !ready) {
+    runner->fail_group(ready.error().message);
+    return tl::unexpected(ready.error());
   }
-  SLUICE_TRY_VOID(runner->connect(connect, config));
-  if (runner->group_) SLUICE_TRY_VOID(runner->join_nodes(config, groups));
+  return runner;
+}
+
+Expected<void> ModelRunner::start(PlannedDevices& planned,
+                                  const ConnectRanks& connect_ranks,
+                                  const Config& config,
+                                  const RankGroups& groups) {
+  SLUICE_TRY_VOID(load(planned, config));
+  SLUICE_TRY_VOID(connect(connect_ranks, config));
+  if (group_) SLUICE_TRY_VOID(join_nodes(config, groups));
   if (has_stage_alone(config)) {
     const int32_t num_stages = config.pipeline_parallel_size;
-    runner->steps_in_flight_ = groups.steps_in_flight.value_or(num_stages);
-    CHECK(runner->steps_in_flight_ >= 1);
-    CHECK_LE(runner->steps_in_flight_, most_steps_in_flight(num_stages));
+    steps_in_flight_ = groups.steps_in_flight.value_or(num_stages);
+    CHECK(steps_in_flight_ >= 1);
+    CHECK_LE(steps_in_flight_, most_steps_in_flight(num_stages));
   }
-  if (!runner->device().memory().is_host()) SLUICE_TRY_VOID(runner->record_steps(config));
-  SLUICE_TRY_VOID(runner->add_sampling(config));
-  runner->back_first();
-  runner->add_links(runner->group_.get(), config);
-  return runner;
+  if (!device().memory().is_host()) SLUICE_TRY_VOID(record_steps(config));
+  SLUICE_TRY_VOID(add_sampling(config));
+  back_first();
+  add_links(group_.get(), config);
+  return {};
 }
 
 // Ranks of this stage get a job when rank 0 runs it, those of others also earlier.
@@ -116,26 +124,11 @@ void ModelRunner::back_first() {
 Expected<void> ModelRunner::follow(const Config& asked) {
   SLUICE_TRY(JoinedNodes joined, join_nodes_of(asked));
   tell_node_stage(NodeStage::kLoading);
-  const auto run = [&]() -> Expected<std::unique_ptr<ModelRunner>> {
-    SLUICE_TRY(PlannedDevices planned, plan_on_devices(joined.config));
-    SLUICE_TRY_VOID(joined.apply_blocks(planned.model.plan));
-    std::unique_ptr<ModelRunner> runner(new ModelRunner());
-    SLUICE_TRY_VOID(runner->load(planned, joined.config));
-    return runner;
-  };
-  Expected<std::unique_ptr<ModelRunner>> runner = run();
-  if (!runner) {
-    joined.group->fail(runner.error().message);  // node 0 then has these words, too
-    return tl::unexpected(std::move(runner).error());
+  ModelRunner self;
+  if (const Expected<void> ready = self.start_following(joined); !ready) {
+    joined.group->fail(ready.error().message);  // node 0 then has these words, too
+    return ready;
   }
-  ModelRunner& self = **runner;
-  SLUICE_TRY_VOID(tell_node_0(*joined.group, self.loaded(joined.config)));
-  const auto threads = [](std::span<const DeviceRank> ranks) {
-    return make_local_ranks(static_cast<int32_t>(ranks.size()));
-  };
-  SLUICE_TRY_VOID(self.connect(threads, joined.config));
-  SLUICE_TRY_VOID(self.connect_nodes(*joined.group, joined.config, {}));
-  self.add_links(nullptr, joined.config);
   self.device().enter();
   tell_node_stage(NodeStage::kReady);
   return follow_rank_0(*joined.group,
@@ -145,6 +138,21 @@ Expected<void> ModelRunner::follow(const Config& asked) {
                                         .takes_earlier_rows = has_stage_alone(joined.config) &&
                                                               self.model().stage.is_first()}),
                        [&self](const RankJob& job) { self.run(job); });
+}
+
+Expected<void> ModelRunner::start_following(const JoinedNodes& joined) {
+  const Config& config = joined.config;
+  SLUICE_TRY(PlannedDevices planned, plan_on_devices(config));
+  SLUICE_TRY_VOID(joined.apply_blocks(planned.model.plan));
+  SLUICE_TRY_VOID(load(planned, config));
+  SLUICE_TRY_VOID(tell_node_0(*joined.group, loaded(config)));
+  const auto threads = [](std::span<const DeviceRank> ranks) {
+    return make_local_ranks(static_cast<int32_t>(ranks.size()));
+  };
+  SLUICE_TRY_VOID(connect(threads, config));
+  SLUICE_TRY_VOID(connect_nodes(*joined.group, config, {}));
+  add_links(nullptr, config);
+  return {};
 }
 
 Expected<void> ModelRunner::join_nodes(const Config& config, const RankGroups& groups) {
@@ -176,6 +184,10 @@ Expected<void> ModelRunner::connect_nodes(RankGroup& group,
   if (made.rank != nullptr) rank.connect(std::move(made.rank));
   if (made.stage != nullptr) rank.connect_stages(std::move(made.stage));
   return {};
+}
+
+void ModelRunner::fail_group(const std::string& why) {
+  if (group_) group_->fail(why);
 }
 
 std::string ModelRunner::group_failure() const { return group_ ? group_->why() : std::string(); }

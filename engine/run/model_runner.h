@@ -35,6 +35,7 @@
 namespace sluice {
 
 class RankGroup;
+struct JoinedNodes;
 struct LoadedModel;
 
 class ModelRunner {
@@ -75,6 +76,10 @@ class ModelRunner {
 
   // Whether a rank has failed: nothing computed since then is valid, and nothing will be.
   [[nodiscard]] bool has_failed() const { return ranks_.front()->has_failed(); }
+
+  // The ranks in other processes, if there are any, end with this error; without it the destructor
+  // ends them in order.
+  void fail_group(const std::string& why);
 
   // Why ranks in other processes are lost; empty: they are not. Any thread.
   [[nodiscard]] std::string group_failure() const;
@@ -145,6 +150,12 @@ class ModelRunner {
  private:
   ModelRunner() = default;
 
+  // Makes it ready for the first step, together with other nodes, whose group fails if it cannot.
+  Expected<void> start(PlannedDevices& planned,
+                       const ConnectRanks& connect_ranks,
+                       const Config& config,
+                       const RankGroups& groups);
+  Expected<void> start_following(const JoinedNodes& joined);
   // Loads every rank's weights and allocates its buffers.
   Expected<void> load(PlannedDevices& planned, const Config& config);
   void back_first();

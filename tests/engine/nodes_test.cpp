@@ -246,5 +246,25 @@ TEST(Nodes, ANodeThatCannotLoadIsNamedAtBothEnds) {
   EXPECT_NE(different.second.find("rank 1 has another one"), std::string::npos) << different.second;
 }
 
+// The nodes have met, loaded and connected, and only then does node 0 fail: no end in order.
+TEST(Nodes, WhatKeepsNode0FromServingIsNamedOnTheOthers) {
+  const auto taken = GroupListener::open("127.0.0.1", 0);
+  ASSERT_TRUE(taken.has_value());
+  const std::string events = "tcp://*:" + std::to_string((*taken)->port());  // bound, not connected
+  Config lead = base_config(golden_folder() + "/tiny/tiny-llama.gguf");
+  lead.kv_events_config =
+      R"({"enable_kv_cache_events": true, "publisher": "zmq", "endpoint": ")" + events + "\"}";
+  lead.master_port = free_port();
+  lead.nnodes = lead.tensor_parallel_size = 2;
+  NodeGroup others(lead);
+  const auto engine = create_engine(lead);
+  ASSERT_FALSE(engine.has_value());
+  EXPECT_NE(engine.error().message.find(events), std::string::npos) << engine.error().message;
+  for (const Expected<void>& ended : others.ends()) {
+    ASSERT_FALSE(ended.has_value());
+    EXPECT_NE(ended.error().message.find(events), std::string::npos) << ended.error().message;
+  }
+}
+
 }  // namespace
 }  // namespace sluice
