@@ -39,7 +39,11 @@ void PrefillSide::claim(KvPeerId peer, const KvClaim& message, int64_t now_ms) {
 
 void PrefillSide::credit(KvPeerId peer, const KvCredit& message, int64_t now_ms) {
   Record* const record = find(message.ref.transfer);
-  if (record == nullptr) return refuse(peer, message.ref, KvRefusal::kGone);
+  // Only the claimer's slots are remembered, and only until the transfer's end.
+  const bool is_of_claimer = record != nullptr && record->state.is_claimed &&
+                             record->state.peer == peer &&
+                             record->state.attempt == message.ref.attempt;
+  if (!is_of_claimer) return refuse(peer, message.ref, KvRefusal::kGone);
   std::vector<KvSlot> slots;
   for (const KvSlot& slot : message.slots) {
     // A slot's generation only rises: a message that is not newer has been seen.

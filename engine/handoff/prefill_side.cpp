@@ -13,6 +13,8 @@ namespace {
 using Do = PrefillAction::Kind;
 
 constexpr size_t kMostGone = 4096;
+// Tokens of all that are gone, in sizes of the cache; prompts that share a prefix count it each.
+constexpr int64_t kMostGoneCaches = 4;
 constexpr size_t kMostExpected = 1024;
 constexpr size_t kMostExpectedOfPeer = 64;  // a flood hurts its own peer alone
 
@@ -509,25 +511,41 @@ void PrefillSide::note_end(Record& record, int64_t now_ms) {
     return;
   }
   const bool is_gone = record.state.phase == PrefillPhase::kGone;
-  if (is_gone && !record.is_gone) {
+  if (is_gone == record.is_gone) return;
+  record.is_gone = is_gone;
+  if (is_gone) {
+    record.generations.clear();  // a later claim is another attempt, with newer generations
     gone_.push_back(record.transfer);
-    record.is_gone = true;
-  } else if (!is_gone && record.is_gone) {
+    num_gone_tokens_ += std::ssize(record.tokens);
+    forget_excess(now_ms);
+  } else {
     std::erase(gone_, record.transfer);
-    record.is_gone = false;
+    num_gone_tokens_ -= std::ssize(record.tokens);
   }
-  if (gone_.size() <= kMostGone) return;
-  const KvTransferId oldest = gone_.front();
-  gone_.pop_front();
-  if (Record* const forgotten = find(oldest)) {
-    forgotten->is_gone = false;
-    requests_.erase(forgotten->request);
-    forgotten->request = {};
-    step(*forgotten, event_of(Kind::kForget, now_ms));
+}
+
+// What is over is kept for late claims, which the cache must still have the blocks for.
+void PrefillSide::forget_excess(int64_t now_ms) {
+  const int64_t most_tokens =
+      kMostGoneCaches * int64_t{kv_.usage().num_blocks} * int64_t{kv_.block_size()};
+  while (gone_.size() > kMostGone || num_gone_tokens_ > most_tokens) {
+    Record& oldest = *records_.at(gone_.front());
+    gone_.pop_front();
+    num_gone_tokens_ -= std::ssize(oldest.tokens);
+    oldest.is_gone = false;
+    requests_.erase(oldest.request);
+    oldest.request = {};
+    step(oldest, event_of(Kind::kForget, now_ms));
   }
 }
 
 size_t PrefillSide::num_live() const { return records_.size() - gone_.size(); }
+
+size_t PrefillSide::num_known_slots() const {
+  size_t count = 0;
+  for (const auto& [transfer, record] : records_) count += record->generations.size();
+  return count;
+}
 
 void PrefillSide::fire_timers(int64_t now_ms) {
   std::vector<KvTransferId> due;

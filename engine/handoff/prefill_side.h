@@ -68,6 +68,12 @@ class PrefillSide {
   // Handoffs that are neither over nor forgotten.
   [[nodiscard]] size_t num_live() const;
 
+  // Landing slots of peers whose generations are remembered: kMaxKvCredits of a live handoff.
+  [[nodiscard]] size_t num_known_slots() const;
+
+  // Tokens of handoffs that are over, kept to serve late claims from the cache.
+  [[nodiscard]] int64_t num_gone_tokens() const { return num_gone_tokens_; }
+
  private:
   struct Claim {
     KvClaim message;
@@ -147,6 +153,7 @@ class PrefillSide {
   void tell(KvPeerId peer, const KvTransferRef& ref, Kind kind, int64_t now_ms);
   void refuse(KvPeerId peer, const KvTransferRef& ref, KvRefusal reason);
   void note_end(Record& record, int64_t now_ms);
+  void forget_excess(int64_t now_ms);
   void count(const PrefillState& before, const PrefillState& after, const PrefillEvent& event);
   void count_sent(Record& record, const Reading& reading);
   void note_sending(Record& record, bool was_claimed, const PrefillEvent& event);
@@ -163,6 +170,7 @@ class PrefillSide {
   bool is_draining_ = false;
   std::map<KvTransferId, std::unique_ptr<Record>> records_;
   std::deque<KvTransferId> gone_;  // in order of their ends
+  int64_t num_gone_tokens_ = 0;    // of all in gone_
   std::unordered_map<RequestId, KvTransferId> requests_;
   std::vector<KvTransferRef> renewed_;  // by the current message
   std::vector<RequestId> chosen_;       // in steps that have not retired

@@ -257,5 +257,60 @@ TEST_P(HandoffTest, NonsenseReachesNoCheck) {
   finish();
 }
 
+// A peer's claims before their requests, each with credits of twice as many slots as are kept, in
+// messages of the largest size, after credits for an attempt that nobody has claimed.
+std::vector<KvMessage> flood_of(const KvClaim& own, uint8_t num_claims) {
+  std::vector<KvMessage> flood;
+  for (uint8_t i = 1; i <= num_claims; ++i) {
+    KvClaim claim = own;
+    claim.ref.transfer.fill(static_cast<uint8_t>(100 + i));
+    flood.emplace_back(claim);
+    KvCredit credit{.ref = claim.ref, .slots = std::vector<KvSlot>(kMaxKvCreditSlots)};
+    ++credit.ref.attempt;
+    uint32_t number = 0;
+    for (uint32_t sent = 0; sent <= 2 * kMaxKvCredits; sent += kMaxKvCreditSlots) {
+      for (KvSlot& slot : credit.slots) slot = {.slot = number++, .generation = 1, .bytes = 1};
+      flood.emplace_back(credit);
+      credit.ref.attempt = claim.ref.attempt;
+    }
+  }
+  return flood;
+}
+
+TEST_P(HandoffTest, SlotsOfAPeerAreRememberedUpToALimitAndUntilTheEnd) {
+  constexpr uint8_t kNumClaims = 5;
+  peers_.pass = [](bool to_prefill, KvMessage message) -> std::vector<KvMessage> {
+    const auto* const claim = std::get_if<KvClaim>(&message);
+    if (!to_prefill) return {std::move(message)};
+    if (claim == nullptr) return {};
+    return flood_of(*claim, kNumClaims);
+  };
+  ASSERT_TRUE(fetch(nullptr));
+  for (int i = 0; i < 10; ++i) turn();
+  EXPECT_EQ(p_.handoff->prefill().num_live(), kNumClaims);
+  EXPECT_EQ(p_.handoff->prefill().num_known_slots(), size_t{kNumClaims} * kMaxKvCredits);
+  peers_.pass = nullptr;
+  peers_.drop = [](const KvMessage&) { return true; };
+  run_until_ready();
+  settle();
+  EXPECT_EQ(p_.handoff->prefill().num_live(), 0U);
+  EXPECT_EQ(p_.handoff->prefill().num_known_slots(), 0U);
+  peers_.drop = [](const KvMessage&) { return false; };
+  finish();
+}
+
+TEST_P(HandoffTest, PromptsOfWhatIsOverAreNotKeptForEver) {
+  const int64_t most = int64_t{4} * kNumBlocks * kBlockSize;
+  for (TokenId first = 3; first < 50; ++first) {
+    tokens_ = prompt(150, first);
+    prefill(HandoffDoor::kSerial);
+    now_ += std::chrono::minutes(1);
+    turn();
+    ASSERT_EQ(p_.handoff->prefill().num_live(), 0U);
+    ASSERT_LE(p_.handoff->prefill().num_gone_tokens(), most);
+  }
+  EXPECT_GT(p_.handoff->prefill().num_gone_tokens(), most / 2);
+}
+
 }  // namespace
 }  // namespace sluice::testing
