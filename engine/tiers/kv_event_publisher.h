@@ -6,7 +6,8 @@
 // nil]], one message per step with changes. A ROUTER socket replays: a request of 8 bytes is
 // answered with every buffered message from that number on, then with number -1. The first message
 // of a process says that its cache is empty. A client's frame of more than 4 KiB ends its
-// connection.
+// connection. ZeroMQ keeps the frames of a client's message until the last one, however many they
+// are: the endpoints are for a network whose clients are trusted.
 //
 // The sink's functions and end_step() run on the engine thread and never wait; a separate thread
 // encodes and sends.

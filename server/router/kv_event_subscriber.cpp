@@ -3,20 +3,29 @@
 
 #include <zmq.h>
 
+#include <algorithm>
 #include <array>
+#include <chrono>
 #include <condition_variable>
+#include <cstring>
 #include <mutex>
 #include <new>
 #include <optional>
 #include <span>
 #include <utility>
 
+#include "engine/core/memory_reserve.h"
 #include "server/http/socket_name.h"
 
 namespace sluice {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 constexpr long kPollMs = 100;
+// ZeroMQ connects again 100 to 200 ms after a connection's end, unless that is for a frame beyond
+// the limit: then never. A worker that is away for longer is asked anew as well.
+constexpr auto kLongestCutOff = std::chrono::seconds(1);
 constexpr size_t kNumberBytes = 8;
 constexpr size_t kMessageBytes = 512;  // what a message that waits takes beside its payload
 // Messages in ZeroMQ's queue. With more on their way the worker's queue grows instead.
@@ -52,9 +61,21 @@ class Frame {
   zmq_msg_t message_;
 };
 
+// False: there is no memory for it now.
+bool copy(std::span<const uint8_t> bytes, std::vector<uint8_t>& to) {
+  if (!keep_memory_for(bytes.size())) return false;
+  try {
+    to.assign(bytes.begin(), bytes.end());
+  } catch (const std::bad_alloc&) {
+    keep_memory_reserves();
+    return false;
+  }
+  return true;
+}
+
 // Takes a message of three frames: topic, number, payload. nullopt: it has other frames, or there
-// is no memory for it. ZeroMQ hands over whole messages alone and bounds each frame, not their
-// number.
+// is no memory for it. All frames of a refused message are taken from ZeroMQ, so the next one
+// begins with its topic.
 std::optional<KvEventMessage> receive(void* socket) {
   KvEventMessage message;
   bool is_whole = true;
@@ -69,35 +90,33 @@ std::optional<KvEventMessage> receive(void* socket) {
       uint64_t number = 0;
       for (const uint8_t byte : bytes) number = number << 8 | byte;
       message.number = static_cast<int64_t>(number);
-    } else if (num_frames == 2) {
-      try {
-        message.payload.assign(bytes.begin(), bytes.end());
-      } catch (const std::bad_alloc&) {
-        is_whole = false;
-      }
+    } else if (num_frames == 2 && is_whole && is_last) {
+      is_whole = copy(bytes, message.payload);
     }
   }
   if (!is_whole || num_frames != 3) return std::nullopt;
   return message;
 }
 
-// A subscription until its connection has ended: after a frame beyond the limit ZeroMQ does not
-// connect again.
+// A subscription of one ZeroMQ socket, which connects again by itself in most cases.
 class Subscription {
  public:
   Subscription(void* context, const std::string& endpoint, int64_t number)
-      : socket_(zmq_socket(context, ZMQ_SUB)), ends_(zmq_socket(context, ZMQ_PAIR)) {
+      : socket_(zmq_socket(context, ZMQ_SUB)), changes_(zmq_socket(context, ZMQ_PAIR)) {
     const int linger = 0;
+    const int no_limit = 0;
     const auto most_bytes = static_cast<int64_t>(kMostKvEventBytes);
     zmq_setsockopt(socket_.get(), ZMQ_LINGER, &linger, sizeof linger);
     zmq_setsockopt(socket_.get(), ZMQ_RCVHWM, &kMostWaiting, sizeof kMostWaiting);
     zmq_setsockopt(socket_.get(), ZMQ_MAXMSGSIZE, &most_bytes, sizeof most_bytes);
     zmq_setsockopt(socket_.get(), ZMQ_SUBSCRIBE, "", 0);
-    const std::string ends = "inproc://ends-" + std::to_string(number);
-    has_ended_ =
-        zmq_socket_monitor(socket_.get(), ends.c_str(), ZMQ_EVENT_DISCONNECTED) != 0 ||
-        zmq_connect(ends_.get(), ends.c_str()) != 0 ||
-        zmq_connect(socket_.get(), endpoint.c_str()) != 0;
+    // Without room for an event ZeroMQ's thread would wait, and with it the end of the monitor.
+    zmq_setsockopt(changes_.get(), ZMQ_RCVHWM, &no_limit, sizeof no_limit);
+    const std::string changes = "inproc://changes-" + std::to_string(number);
+    constexpr int kChanges = ZMQ_EVENT_CONNECTED | ZMQ_EVENT_DISCONNECTED;
+    has_ended_ = zmq_socket_monitor(socket_.get(), changes.c_str(), kChanges) != 0 ||
+                 zmq_connect(changes_.get(), changes.c_str()) != 0 ||
+                 zmq_connect(socket_.get(), endpoint.c_str()) != 0;
   }
 
   // Ends the monitor before its reader: ZeroMQ's thread would wait for it in vain.
@@ -108,24 +127,44 @@ class Subscription {
   Subscription(const Subscription&) = delete;
   Subscription& operator=(const Subscription&) = delete;
 
+  // Its connection has been away for kLongestCutOff, and what came before has been taken.
   [[nodiscard]] bool has_ended() const { return has_ended_; }
 
-  // Waits kPollMs for a message; nullopt: there is none, or the subscription has ended.
+  // Waits kPollMs for a message; nullopt: there is none, or it was refused.
   std::optional<KvEventMessage> next() {
     std::array<zmq_pollitem_t, 2> items = {
-        {{socket_.get(), -1, ZMQ_POLLIN, 0}, {ends_.get(), -1, ZMQ_POLLIN, 0}}};
-    const int count = zmq_poll(items.data(), is_cut_off_ ? 1 : 2, kPollMs);
-    if (count > 0 && (items[0].revents & ZMQ_POLLIN) != 0) return receive(socket_.get());
-    has_ended_ = is_cut_off_;  // and what came before the cut has been taken
-    is_cut_off_ = is_cut_off_ || count > 0;
+        {{socket_.get(), -1, ZMQ_POLLIN, 0}, {changes_.get(), -1, ZMQ_POLLIN, 0}}};
+    zmq_poll(items.data(), static_cast<int>(items.size()), kPollMs);
+    if ((items[1].revents & ZMQ_POLLIN) != 0) note_change();
+    if ((items[0].revents & ZMQ_POLLIN) != 0) return receive(socket_.get());
+    has_ended_ = is_cut_off_ && Clock::now() - cut_off_since_ >= kLongestCutOff;
     return std::nullopt;
   }
 
  private:
+  // Takes one event of the monitor: a frame that begins with its kind, and one with an address.
+  void note_change() {
+    Frame event;
+    if (!event.receive(changes_.get())) return;
+    uint16_t kind = 0;
+    std::memcpy(&kind, event.bytes().data(), std::min(event.bytes().size(), sizeof kind));
+    for (bool is_last = event.is_last(); !is_last;) {
+      Frame address;
+      if (!address.receive(changes_.get())) break;
+      is_last = address.is_last();
+    }
+    if (kind == ZMQ_EVENT_CONNECTED) is_cut_off_ = false;
+    if (kind == ZMQ_EVENT_DISCONNECTED) {
+      is_cut_off_ = true;
+      cut_off_since_ = Clock::now();
+    }
+  }
+
   std::unique_ptr<void, CloseSocket> socket_;
-  std::unique_ptr<void, CloseSocket> ends_;
+  std::unique_ptr<void, CloseSocket> changes_;  // CONNECTED and DISCONNECTED
   bool has_ended_ = false;
   bool is_cut_off_ = false;
+  Clock::time_point cut_off_since_;
 };
 
 }  // namespace
@@ -197,7 +236,7 @@ void KvEventSubscriber::pass_on(KvEventMessage message) {
     message.pending = std::shared_ptr<void>(backlog_.get(), remove);
     take_(std::move(message));
   } catch (const std::bad_alloc&) {
-    // The next message's number shows that this one is missing.
+    keep_memory_reserves();  // and the next message's number shows that this one is missing
   }
 }
 

@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Listens to the KV events of one worker, on a thread of its own. Whatever the worker sends, no
-// frame of more than kMostKvEventBytes is taken (the connection ends, and is made again), and no
-// message while kMostPendingKvEventBytes wait to be read: the worker's own queue then grows, and
-// what it drops shows as a gap in the numbers.
+// Listens to the KV events of one worker, on a thread of its own. Of what the worker sends, a frame
+// has at most kMostKvEventBytes (a longer one ends the connection, which is made again), ZeroMQ's
+// queue at most four whole messages, and no message is taken while kMostPendingKvEventBytes wait to
+// be read: the worker's own queue then grows. A message of other than three frames, or one that
+// there is no memory for, is dropped. What was dropped, here or there, shows as a gap in the
+// numbers. Not bounded is a message that does not end: ZeroMQ keeps its frames until the last one.
+// So the endpoint is one of a worker that the router trusts.
 #pragma once
 
 #include <cstddef>

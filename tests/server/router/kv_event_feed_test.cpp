@@ -2,10 +2,15 @@
 #include "server/router/kv_event_feed.h"
 
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 #include <zmq.h>
 
+#include <algorithm>
 #include <chrono>
 #include <cstdint>
+#include <cstdlib>
+#include <fstream>
 #include <functional>
 #include <memory>
 #include <mutex>
@@ -190,12 +195,27 @@ TEST_F(KvEventFeedTest, NoMoreHashesAreKeptThanTheIndexHasBlocks) {
 // A worker's socket, which sends what no worker does.
 class EventSocket {
  public:
-  EventSocket() {
-    zmq_bind(socket_.get(), "tcp://127.0.0.1:*");
+  explicit EventSocket(const char* at = "tcp://127.0.0.1:*") {
+    zmq_socket_monitor(socket_.get(), "inproc://accepted", ZMQ_EVENT_ACCEPTED);
+    zmq_connect(accepted_.get(), "inproc://accepted");
+    zmq_bind(socket_.get(), at);
     char name[64] = {};
     size_t size = sizeof name;
     zmq_getsockopt(socket_.get(), ZMQ_LAST_ENDPOINT, name, &size);
     endpoint = name;
+  }
+
+  ~EventSocket() { zmq_socket_monitor(socket_.get(), nullptr, 0); }
+
+  EventSocket(const EventSocket&) = delete;
+  EventSocket& operator=(const EventSocket&) = delete;
+
+  // Returns the number of connections since the last call.
+  int num_accepted() {
+    int num_frames = 0;
+    char frame[256];
+    while (zmq_recv(accepted_.get(), frame, sizeof frame, ZMQ_DONTWAIT) >= 0) ++num_frames;
+    return num_frames / 2;
   }
 
   void send(char number, size_t payload_bytes, size_t num_more_frames = 0) {
@@ -220,6 +240,7 @@ class EventSocket {
 
   std::unique_ptr<void, End> context_{zmq_ctx_new()};
   std::unique_ptr<void, Close> socket_{zmq_socket(context_.get(), ZMQ_PUB)};
+  std::unique_ptr<void, Close> accepted_{zmq_socket(context_.get(), ZMQ_PAIR)};
 };
 
 // What a subscriber has taken, and the router has not read.
@@ -282,6 +303,30 @@ TEST(KvEventSubscriber, AFrameBeyondTheLimitIsNotTaken) {
   EXPECT_EQ(num_large, 1U);
 }
 
+// ZeroMQ connects again while what came before is still being read.
+TEST(KvEventSubscriber, AConnectionThatIsMadeAgainIsKept) {
+  auto socket = std::make_unique<EventSocket>();
+  Unread unread;
+  const KvEventSubscriber subscriber(socket->endpoint, [&](KvEventMessage message) {
+    const bool is_slow = message.number == 2;
+    unread.add(std::move(message));
+    if (is_slow) std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  });
+  ASSERT_TRUE(unread.wait_for(1, [&] { socket->send(1, 10); }));
+  socket->send(2, 10);
+  ASSERT_TRUE(unread.wait_for(2));
+  const std::string endpoint = socket->endpoint;
+  const auto cut_at = std::chrono::steady_clock::now();
+  socket.reset();
+  EventSocket again(endpoint.c_str());
+  ASSERT_EQ(again.endpoint, endpoint);
+  ASSERT_TRUE(unread.wait_for(3, [&] { again.send(3, 10); }));
+  const auto away = std::chrono::steady_clock::now() - cut_at;
+  std::this_thread::sleep_for(std::chrono::milliseconds(500));
+  ASSERT_TRUE(unread.wait_for(4, [&] { again.send(4, 10); }));
+  EXPECT_TRUE(again.num_accepted() == 1 || away > std::chrono::milliseconds(900));
+}
+
 TEST(KvEventSubscriber, NoMoreIsTakenThanMayBeUnread) {
   EventSocket socket;
   Unread unread;
@@ -302,6 +347,37 @@ TEST(KvEventSubscriber, NoMoreIsTakenThanMayBeUnread) {
   for (char i = 0; i < 40; ++i) socket.send(i, kBytes);
   subscriber.reset();  // does not wait for the reader
 }
+
+#ifndef SLUICE_SANITIZED  // whose own memory is beyond such limits
+// Lets the process have so many more bytes of address space.
+void limit_address_space(size_t more_bytes) {
+  size_t num_pages = 0;
+  std::ifstream("/proc/self/statm") >> num_pages;
+  rlimit limit{};
+  getrlimit(RLIMIT_AS, &limit);
+  limit.rlim_cur = num_pages * static_cast<size_t>(sysconf(_SC_PAGESIZE)) + more_bytes;
+  setrlimit(RLIMIT_AS, &limit);
+}
+
+// Large messages leave the memory alone that requests are taken apart with. A process of its own,
+// which has no reserves yet.
+TEST(KvEventSubscriberDeathTest, WithoutReservesALargeMessageIsLost) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const auto is_lost = [] {
+    EventSocket socket;
+    Unread unread;
+    const KvEventSubscriber subscriber(
+        socket.endpoint, [&](KvEventMessage message) { unread.add(std::move(message)); });
+    if (!unread.wait_for(1, [&] { socket.send(1, 10); })) return false;
+    limit_address_space(size_t{64} << 20);
+    socket.send(2, size_t{1} << 20);
+    if (!unread.wait_for(3, [&] { socket.send(3, 10); })) return false;
+    const auto all = unread.all();
+    return std::ranges::none_of(all, [](const auto& message) { return message.first == 2; });
+  };
+  EXPECT_EXIT(std::_Exit(is_lost() ? 0 : 1), ::testing::ExitedWithCode(0), "");
+}
+#endif
 
 TEST(KvEventSubscriber, AnEndpointOfAnyHostIsTheWorkersOwn) {
   EXPECT_EQ(reachable_endpoint("tcp://*:5557", "10.0.0.1"), "tcp://10.0.0.1:5557");
