@@ -8,6 +8,7 @@
 #include <cstdint>
 #include <limits>
 #include <memory>
+#include <nlohmann/json.hpp>
 #include <span>
 #include <string>
 
@@ -48,10 +49,10 @@ void shake_hands(std::span<const std::byte> bytes, bool is_first) {
 static int rank_text_input(const uint8_t* data, size_t size) {
   if (size == 0 || size > 4096) return 0;
   const std::string text(reinterpret_cast<const char*>(data + 1), size - 1);
-  switch (data[0] % 5) {
+  switch (data[0] % 6) {
     case 0:
     case 1:
-      shake_hands(std::as_bytes(std::span(text)), data[0] % 5 == 0);
+      shake_hands(std::as_bytes(std::span(text)), data[0] % 6 == 0);
       return 0;
     case 2: {
       const auto plan = read_settings(text, Config());
@@ -69,11 +70,20 @@ static int rank_text_input(const uint8_t* data, size_t size) {
       for (const int32_t count : plan->num_blocks) CHECK_GE(count, 0);
       return 0;
     }
-    default: {
+    case 4: {
       const auto loaded = read_loaded_model(text);
       if (!loaded) check_line(loaded.error());
+      return 0;
+    }
+    default: {
       const auto address = read_address(text);
-      if (!address) check_line(address.error());
+      if (!address) {
+        check_line(address.error());
+        return 0;
+      }
+      const nlohmann::json sent = {{"host", address->host}, {"port", address->port}};
+      const auto again = read_address(sent.dump());
+      CHECK(again && again->host == address->host && again->port == address->port);
       return 0;
     }
   }
