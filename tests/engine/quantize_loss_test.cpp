@@ -183,7 +183,6 @@ TEST_F(Quantize, ExpertsOfALayerHaveOneScheme) {
   }
 }
 
-// Inputs of INT8 codes give no column statistics.
 // Codes of 4 bits are calibrated without being asked, where that is possible; the report says by
 // what, or why not.
 TEST_F(Quantize, FourBitsAreCalibratedByDefault) {

@@ -246,7 +246,6 @@ TEST_F(Quantize, WeightsThatBecomeInfiniteAreRefused) {
   quantize({.input = input, .output = {}, .to = "bf16", .verify = true}, "bf16");
 }
 
-// Shards hold tensors with their companions, and the index names each one.
 // What killed runs left goes with the next one; what a living process has stays.
 TEST_F(Quantize, OutputsOfRunsThatWereKilledAreRemoved) {
   const std::string dead = at("out.unfinished-4000000");  // above the largest number of a process
@@ -275,6 +274,7 @@ TEST_F(Quantize, CodesOfTheHeadBecomeTheFloatsOfTheScheme) {
   }
 }
 
+// Shards hold tensors with their companions, and the index names each one.
 TEST_F(Quantize, LargeModelsAreSharded) {
   const std::string input = model();
   QuantizeOptions options{.input = input, .output = {}, .to = "int8", .verify = true};
