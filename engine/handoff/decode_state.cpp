@@ -177,7 +177,7 @@ void Transition::frame() {
 void Transition::tail() {
   if (!is_in(Phase::kLanded)) return;
   if (!event_.agrees) act(Do::kDropBlocks);
-  if (!state_.is_released) act(Do::kRelease);
+  act(Do::kRelease);
   if (event_.agrees) {
     state_.phase = state_.num_posted_old > 0 ? Phase::kFallback : Phase::kRun;
     state_.timer_ms = event_.now_ms + worker_.times.progress;
@@ -186,18 +186,11 @@ void Transition::tail() {
   }
 }
 
+// One that claims again has room too. What has landed is an ordinary cached prefix.
 void Transition::preempted() {
-  if (is_in(Phase::kReceiving)) {
-    state_.has_room = false;
-    cancel(KvCancelReason::kPreempted);
-    fall_back(HandoffFallback::kPreempted);
-  } else if (is_in(Phase::kClaiming)) {
-    state_.has_room = false;
-  } else if (is_in(Phase::kLanded) && !state_.is_released) {
-    // The blocks are ordinary cached ones, and what is computed after them is still compared.
-    act(Do::kRelease);
-    state_.is_released = true;
-  }
+  if (!is_waiting() || !state_.has_room) return;
+  cancel(KvCancelReason::kPreempted);
+  fall_back(HandoffFallback::kPreempted);
 }
 
 void Transition::timer() {
@@ -243,7 +236,7 @@ void Transition::timer() {
 
 void Transition::over() {
   if (is_waiting()) cancel(KvCancelReason::kClientGone);
-  if (is_in(Phase::kLanded) && !state_.is_released) act(Do::kRelease);
+  if (is_in(Phase::kLanded)) act(Do::kRelease);
   give_up_slots();
   state_.phase = Phase::kEnded;
   state_.timer_ms = event_.now_ms + worker_.times.progress;

@@ -69,9 +69,8 @@ struct DecodeState {
   DecodePhase phase = DecodePhase::kNone;
   bool is_early = false;     // the peer's request may arrive after the claim
   bool asks_again = false;   // kClaiming: the timer is for another claim, not for an answer
-  bool has_room = false;     // blocks of its own for all that comes
+  bool has_room = false;     // while it waits: blocks of its own for all that comes
   bool has_final = false;    // the peer's prefill ended well
-  bool is_released = false;  // kLanded: the peer knows
   KvPeerId peer;
   uint32_t attempt = 0;
   int32_t num_claims = 0;      // claims of this attempt without an answer
@@ -96,7 +95,7 @@ struct DecodeEvent {
     kSlotsBack,  // nothing writes any more into num_slots of attempt
     kFrame,      // a slot of attempt has its part: sums_agree, is_new. The slot is not posted now
     kTail,       // the first token was computed: agrees
-    kPreempted,  // the scheduler took the blocks back
+    kPreempted,  // others need the request's blocks
     kTimer,      // next_timer() is due: num_parts of a new attempt
     kRenewal,    // next_renewal() is due
     kDraining,   // the worker will end
@@ -140,10 +139,11 @@ struct DecodeAction {
     kFreeSlot,  // its part is not wanted; the slot is free
     // Slots that are posted for any attempt: the transport takes them back, and kSlotsBack follows.
     kAbortLanding,
-    // All parts have landed: they become findable, and the request continues after them.
+    // All parts have landed: they become findable, the request gives its room back and continues
+    // after them.
     kLand,
-    // The request continues as an ordinary one; whole blocks from the front that have landed become
-    // findable. fallback is the reason.
+    // The request continues as an ordinary one and gives its room back; whole blocks from the front
+    // that have landed become findable. fallback is the reason.
     kFallBack,
     // The parts that landed are no longer findable, and nothing computed after them counts.
     kDropBlocks,

@@ -76,6 +76,7 @@ void Actor::act(const DecodeAction& action, const Message* message) {
       send_to_prefill({.type = Type::kCancel, .attempt = attempt});
       break;
     case DDo::kAskRoom:
+      check(!l.d_has_room, "a request that has room asks for it");
       l.d_asked = true;
       break;
     case DDo::kPost:
@@ -104,11 +105,9 @@ void Actor::act(const DecodeAction& action, const Message* message) {
       }
       break;
     case DDo::kLand:
-      keep_front();
-      break;
     case DDo::kFallBack:
       keep_front();
-      l.d_asked = false;
+      leave_room();
       break;
     case DDo::kDropBlocks:
       l.d_findable = 0;
@@ -133,8 +132,8 @@ void Actor::d_request() {
 }
 
 void Actor::d_preempt() {
-  leave_room();
   advance_d(d_event(DKind::kPreempted), nullptr);
+  check(!l.d_has_room, "a request keeps the room that others need");
 }
 
 void Actor::d_over() {

@@ -164,6 +164,27 @@ TEST_P(HandoffTest, RoomIsWaitedForAndGivenBack) {
   finish();
 }
 
+// Its peer accepted it, sends nothing and does not answer the second claim before that.
+TEST_P(HandoffTest, RoomIsGivenBackWhileItIsClaimedAgain) {
+  const auto offer = prefill(HandoffDoor::kSerial);
+  peers_.drop = [](const KvMessage& message) { return std::holds_alternative<KvCredit>(message); };
+  ASSERT_TRUE(fetch(offer));
+  for (int i = 0; i < 100 && d_.handoff->stats().num_receiving == 0; ++i) turn();
+  ASSERT_EQ(d_.handoff->stats().num_receiving, 1);
+  now_ += std::chrono::seconds(5);
+  d_.handoff->advance(now_, is_idle_, ready_);
+  ASSERT_EQ(d_.handoff->stats().num_claiming, 1);
+  EXPECT_EQ(d_.handoff->stats().num_reserved_blocks, 9);
+  EXPECT_TRUE(d_.handoff->give_back_room(now_));
+  EXPECT_EQ(d_.handoff->stats().num_reserved_blocks, 0);
+  peers_.drop = [](const KvMessage&) { return false; };
+  run_until_ready();
+  for (int i = 0; i < 20; ++i) turn();  // P's answer
+  ASSERT_EQ(ready_.size(), 1U);
+  EXPECT_EQ(ready_[0].fallback, HandoffFallback::kPreempted);
+  finish();
+}
+
 // The claim has left out what was here then.
 TEST_P(HandoffTest, WhatIsEvictedBeforeThereIsRoomIsComputedHere) {
   d_.kv().acquire_prefix(RequestId(1), tokens_, {});

@@ -89,7 +89,10 @@ void Actor::check_d() {
     check((l.d_findable & bit(block)) == 0 || l.d_blocks[block] == Content::kRight,
           "wrong content is findable");
   }
-  check(!is_over(l.d) || (num_slots == 0 && !l.d_has_room), "a request is over and holds room");
+  check(!is_over(l.d) || num_slots == 0, "a request is over and holds slots");
+  const bool may_have_room =
+      l.d.phase == DecodePhase::kClaiming || l.d.phase == DecodePhase::kReceiving;
+  check(!l.d_has_room || may_have_room, "a request that waits for nothing holds room");
 }
 
 void Actor::check_all() {

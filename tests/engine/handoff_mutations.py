@@ -62,6 +62,8 @@ MUTATIONS = [
      "  if (!state_.has_final) return;\n"),
     ("a part that came twice counts twice", DECODE,
      "state_.num_received += event_.is_new ? 1 : 0;", "++state_.num_received;"),
+    ("a request that claims again keeps the room that others need", DECODE,
+     "if (!is_waiting() || !state_.has_room) return;", "if (!is_in(Phase::kReceiving)) return;"),
     ("another first token changes nothing", DECODE, "if (!event_.agrees) act(Do::kDropBlocks);", ""),
 ]
 

@@ -395,14 +395,6 @@ TEST(DecodeStateTest, AnotherFirstTokenDropsTheBlocks) {
   EXPECT_EQ(d.state.phase, DecodePhase::kRun);
 }
 
-// The blocks are cached ones by then, and the request comes back behind them: I7 still holds.
-TEST(DecodeStateTest, APreemptedRequestThatHadLandedIsStillCompared) {
-  Decode d;
-  d.land();
-  EXPECT_EQ(d(D::kPreempted), DActions{DDo::kRelease});
-  EXPECT_EQ(d({.kind = D::kTail, .agrees = false}), (DActions{DDo::kDropBlocks, DDo::kFallBack}));
-}
-
 TEST(DecodeStateTest, AFlippedBitIsAskedForOnceMore) {
   Decode d;
   d.receive();
@@ -501,6 +493,19 @@ TEST(DecodeStateTest, PreemptionInEveryStateEnds) {
   receiving.receive();
   EXPECT_EQ(receiving(D::kPreempted), (DActions{DDo::kCancel, DDo::kAbortLanding, DDo::kFallBack}));
   EXPECT_EQ(receiving.why, HandoffFallback::kPreempted);
+  Decode again;  // it claims for the second time, with room and slots of the first
+  again.receive();
+  again.now_ms = 5'000;
+  again(D::kTimer);
+  ASSERT_EQ(again.state.phase, DecodePhase::kClaiming);
+  EXPECT_EQ(again(D::kPreempted), (DActions{DDo::kCancel, DDo::kAbortLanding, DDo::kFallBack}));
+  EXPECT_EQ(again.why, HandoffFallback::kPreempted);
+  EXPECT_EQ(again(D::kAccept), DActions{DDo::kCancel});
+  Decode landed;
+  landed.land();
+  EXPECT_EQ(landed(D::kPreempted), DActions{});
+  EXPECT_EQ(landed({.kind = D::kTail, .agrees = false}),
+            (DActions{DDo::kDropBlocks, DDo::kRelease, DDo::kFallBack}));
 }
 
 TEST(DecodeStateTest, ARestartedPeerIsANewPeer) {
