@@ -450,6 +450,14 @@ bool KvCacheManager::fits_alone(int32_t num_tokens) const {
          });
 }
 
+bool KvCacheManager::others_hold_blocks(RequestId id) const {
+  const int32_t slot = impl_->slot_of.find(id);
+  return std::ranges::any_of(impl_->groups, [slot](const KvGroup& group) {
+    const int32_t own = slot == IdMap::kAbsent ? 0 : group.num_held(slot);
+    return group.pool.num_blocks() - group.pool.num_available() > own;
+  });
+}
+
 void KvCacheManager::begin_transfer(int32_t group, BlockId block) {
   impl_->groups[static_cast<size_t>(group)].pool.begin_transfer(block);
 }

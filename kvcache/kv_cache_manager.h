@@ -158,6 +158,9 @@ class KvCacheManager {
   [[nodiscard]] int32_t blocks_for(int32_t num_tokens) const;
   // Whether a request of this many tokens could ever run alone.
   [[nodiscard]] bool fits_alone(int32_t num_tokens) const;
+  // Whether there are blocks that neither are available nor are the request's: other requests hold
+  // them, or transfers or pins.
+  [[nodiscard]] bool others_hold_blocks(RequestId id) const;
 
   // Brackets a time in which another worker reads or writes the block.
   void begin_transfer(int32_t group, BlockId block);

@@ -277,10 +277,13 @@ void Scheduler::Impl::admit_waiting(int32_t before) {
   }
 }
 
-// Fails the oldest request when nothing runs and nothing can: it would wait for ever.
-void Scheduler::Impl::fail_oldest() {
+// Nothing runs and nothing can: of running requests only the oldest is left, and it finds no block.
+// If no other holds any, it would wait for ever, and fails.
+void Scheduler::Impl::stand_still() {
   const int32_t index = running.empty() ? head() : running.front();
   const RequestId id = entry(index).request.id;
+  output.is_starved = kv.others_hold_blocks(id);
+  if (output.is_starved) return;
   if (running.empty()) {
     unqueue(index);
   } else {

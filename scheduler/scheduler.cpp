@@ -416,6 +416,7 @@ const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
   output.preempted.clear();
   output.restoring.clear();
   output.failed.clear();
+  output.is_starved = false;
   output.expired.clear();
   output.copies.clear();
   output.total_tokens = 0;
@@ -443,7 +444,7 @@ const SchedulerOutput& Scheduler::schedule(int64_t now_ms) {
     output.copies.clear();
   }
   output.predicted_ms = m.cost.predict_ms(m.shape);
-  if (output.scheduled.empty() && m.restoring.empty() && m.idle() && has_work()) m.fail_oldest();
+  if (output.scheduled.empty() && m.restoring.empty() && m.idle() && has_work()) m.stand_still();
   return output;
 }
 

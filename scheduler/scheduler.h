@@ -98,9 +98,9 @@ class Scheduler {
   // waiting requests, in chunks under both budgets: tenants by the service given so far, each
   // tenant's requests by priority and arrival. When blocks run out a running request is preempted
   // (blocks freed, computed = 0, waits again). If nothing could be scheduled while requests wait
-  // and nothing is in flight, one fails with a reason. `now_ms` orders by age and ends requests
-  // that have waited past their deadlines; a clock that goes back is taken to stand still. The
-  // reference is valid until the next call.
+  // and nothing is in flight, they are starved, or, where no others hold blocks, one fails with a
+  // reason. `now_ms` orders by age and ends requests that have waited past their deadlines; a
+  // clock that goes back is taken to stand still. The reference is valid until the next call.
   const SchedulerOutput& schedule(int64_t now_ms);
 
   // Retires a step: its tokens count as computed, except rejected drafts; blocks become cacheable,

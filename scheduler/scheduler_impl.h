@@ -288,7 +288,7 @@ struct Scheduler::Impl {
   void restore(int32_t index);
   void release_followers();
   void admit_waiting(int32_t before);
-  void fail_oldest();
+  void stand_still();
   void retire_row(const ScheduledRequest& row, const StepResult* result);
   [[nodiscard]] std::string check_entry(int32_t index) const;
 };

@@ -69,6 +69,9 @@ struct SchedulerOutput {
   // prefix cache, and calls resume() in any case, now or later. Until then they hold no blocks.
   std::vector<RequestId> restoring;
   std::vector<RequestFailure> failed;  // can never run (forward progress rule); already removed
+  // Nothing can run before blocks come back that others than the scheduler's requests hold:
+  // requests that wait for KV, transfers, pins. The caller gives some back, or waits.
+  bool is_starved = false;
   std::vector<RequestId> expired;      // had not started at their deadline; already removed
   std::vector<KvBlockCopy> copies;     // made before the step runs, in order
   int32_t total_tokens = 0;

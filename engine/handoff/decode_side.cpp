@@ -216,14 +216,16 @@ void DecodeSide::release(Record& record, std::optional<HandoffFallback> fallback
   ready_.push_back(std::move(released));
 }
 
-void DecodeSide::reserve(Record& record, int64_t now_ms) {
+void DecodeSide::reserve(Record& record, int32_t num_spare_blocks, int64_t now_ms) {
   const auto num_reserved = std::ranges::count_if(
       records_, [](const auto& entry) { return entry.second->has_room; });
   if (num_reserved >= max_reserved_) return;
   record.num_found_tokens =
       kv_.acquire_prefix(record.id, record.request.tokens, record.extras, PrefixUse::kTransfer);
   record.reserved.clear();
-  if (!kv_.reserve(record.id, static_cast<int32_t>(record.tokens.size()), record.reserved)) {
+  const auto num_tokens = static_cast<int32_t>(record.tokens.size());
+  if (!kv_.has_room(record.id, num_tokens, num_spare_blocks) ||
+      !kv_.reserve(record.id, num_tokens, record.reserved)) {
     kv_.free(record.id);
     return;
   }
@@ -233,14 +235,15 @@ void DecodeSide::reserve(Record& record, int64_t now_ms) {
   step(record, event_of(Kind::kRoom, now_ms));
 }
 
-bool DecodeSide::has_room() const {
-  return std::ranges::any_of(records_, [](const auto& entry) { return entry.second->has_room; });
-}
-
-void DecodeSide::give_back_room(int64_t now_ms) {
+bool DecodeSide::give_back_room(int64_t now_ms) {
+  Record* last = nullptr;
   for (const auto& [transfer, record] : records_) {
-    if (record->has_room) step(*record, event_of(Kind::kPreempted, now_ms));
+    if (!record->has_room) continue;
+    if (last == nullptr || record->number > last->number) last = record.get();
   }
+  if (last == nullptr) return false;
+  step(*last, event_of(Kind::kPreempted, now_ms));
+  return true;
 }
 
 void DecodeSide::drain(int64_t now_ms) {
@@ -478,10 +481,10 @@ void DecodeSide::drop_over() {
   std::erase_if(records_, [](const auto& entry) { return is_over(entry.second->state); });
 }
 
-void DecodeSide::advance_all(int64_t now_ms) {
+void DecodeSide::advance_all(int64_t now_ms, std::optional<int32_t> num_spare_blocks) {
   for (const auto& [transfer, entry] : records_) {
     Record& record = *entry;
-    if (record.asks_for_room) reserve(record, now_ms);
+    if (record.asks_for_room && num_spare_blocks) reserve(record, *num_spare_blocks, now_ms);
     const std::optional<int64_t> timer = sluice::next_timer(record.state);
     if (timer && *timer <= now_ms) {
       DecodeEvent event = event_of(Kind::kTimer, now_ms);

@@ -68,15 +68,15 @@ class DecodeSide {
   void complete(const KvCompletion& completion, int64_t now_ms);
   void come(KvPeerId peer, int64_t now_ms);
   void lose(KvPeerId peer, int64_t now_ms);
-  // Gives room to requests that wait for it, and fires timers. Called between steps.
-  void advance_all(int64_t now_ms);
+  // Gives room to requests that wait for it, where `num_spare_blocks` stay available (nullopt: to
+  // none), and fires timers. Called between steps.
+  void advance_all(int64_t now_ms, std::optional<int32_t> num_spare_blocks);
   [[nodiscard]] std::optional<int64_t> next_timer() const;
   void drain(int64_t now_ms);
 
-  // Tells whether blocks are reserved for parts that are on their way.
-  [[nodiscard]] bool has_room() const;
-  // Gives reserved blocks back: their requests are computed here.
-  void give_back_room(int64_t now_ms);
+  // Takes the reserved blocks of the request that came last, which is computed here. False: no
+  // request has any.
+  bool give_back_room(int64_t now_ms);
 
   // Returns kNone for a request without a handoff.
   [[nodiscard]] DecodePhase phase_of(RequestId id) const;
@@ -138,7 +138,7 @@ class DecodeSide {
   void note_landed(const Record& record, int64_t now_ms);
   void report(const Record& record, std::string_view outcome, int64_t now_ms);
   void abort_landing(const Record& record);
-  void reserve(Record& record, int64_t now_ms);
+  void reserve(Record& record, int32_t num_spare_blocks, int64_t now_ms);
   [[nodiscard]] int32_t front_tokens(const Record& record) const;
   void drop_blocks(Record& record);
   void release(Record& record, std::optional<HandoffFallback> fallback);

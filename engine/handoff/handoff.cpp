@@ -157,7 +157,7 @@ void Handoff::release(int64_t now_ms, bool is_idle, std::vector<DecodeSide::Rele
 }
 
 void Handoff::advance(Clock::time_point now,
-                      bool is_idle,
+                      const Load& load,
                       std::vector<DecodeSide::Released>& ready) {
   const int64_t now_ms = to_ms(now);
   links_->receive(events_, completions_);
@@ -167,8 +167,12 @@ void Handoff::advance(Clock::time_point now,
     decode_->complete(completion, now_ms);
   }
   prefill_->fire_timers(now_ms);
-  decode_->advance_all(now_ms);
-  release(now_ms, is_idle, ready);
+  // What a running request will want next, and a preempted or starved one now, comes first.
+  const bool is_needed = std::exchange(has_given_back_, false) || load.has_preempted;
+  const std::optional<int32_t> num_spare =
+      is_needed ? std::nullopt : std::optional(load.num_running);
+  decode_->advance_all(now_ms, num_spare);
+  release(now_ms, load.is_idle, ready);
 }
 
 std::optional<Handoff::Clock::time_point> Handoff::next_timer() const {
@@ -204,10 +208,10 @@ void Handoff::take_reports(std::vector<KvTransferReport>& reports) {
   reports.swap(reports_);
 }
 
-bool Handoff::give_back_room(Clock::time_point now) {
-  if (!decode_->has_room()) return false;
-  decode_->give_back_room(to_ms(now));
-  return true;
+// Offers come first: their blocks are still served while they are cached.
+bool Handoff::give_back_blocks(Clock::time_point now) {
+  has_given_back_ = prefill_->give_up_offer(to_ms(now)) || decode_->give_back_room(to_ms(now));
+  return has_given_back_;
 }
 
 void Handoff::drain(Clock::time_point now) {

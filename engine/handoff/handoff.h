@@ -72,14 +72,24 @@ class Handoff {
   // A request has ended. Requests without a handoff are ignored.
   void end(RequestId id, Clock::time_point now);
 
+  // The scheduler's requests between two steps.
+  struct Load {
+    bool is_idle = true;  // there are none
+    int32_t num_running = 0;
+    bool has_preempted = false;  // who wait for room
+  };
+
   // Handles messages, completions and timers between steps. Requests that are to run now go to
-  // `ready`. Unless the worker `is_idle`, those to be computed here go one at a time, each until it
+  // `ready`. Unless the worker is idle, those to be computed here go one at a time, each until it
   // has its first token, so that they do not keep others from theirs.
-  void advance(Clock::time_point now, bool is_idle, std::vector<DecodeSide::Released>& ready);
+  void advance(Clock::time_point now,
+               const Load& load,
+               std::vector<DecodeSide::Released>& ready);
   // Returns when advance() is to be called at the latest, if ever.
   [[nodiscard]] std::optional<Clock::time_point> next_timer() const;
-  // Gives back blocks that wait for peers: the scheduler can run no request. False: there are none.
-  bool give_back_room(Clock::time_point now);
+  // Gives back blocks that wait for peers, of one request: the scheduler's are starved. False:
+  // there are none but those being read, which end by themselves.
+  bool give_back_blocks(Clock::time_point now);
   // Nothing new is offered or fetched from now on.
   void drain(Clock::time_point now);
 
@@ -101,6 +111,7 @@ class Handoff {
   const bool offers_;
   const bool fetches_;
   const KvRanks cache_;
+  bool has_given_back_ = false;  // since the last advance(): for the scheduler's requests
   bool is_draining_ = false;
   std::deque<DecodeSide::Released> fallbacks_waiting_;
   RequestId computing_{};  // the latest fallback that runs, before its first token; or none

@@ -240,6 +240,22 @@ void PrefillSide::drain(int64_t now_ms) {
   }
 }
 
+bool PrefillSide::give_up_offer(int64_t now_ms) {
+  Record* next = nullptr;
+  const auto order = [](const Record& record) {
+    return std::pair(record.state.is_claimed, record.state.lease_end_ms);
+  };
+  for (const auto& [transfer, record] : records_) {
+    const bool is_untouched =
+        record->state.phase == PrefillPhase::kParked && record->state.num_begun == 0;
+    if (!is_untouched || record->pinned.empty()) continue;
+    if (next == nullptr || order(*record) < order(*next)) next = record.get();
+  }
+  if (next == nullptr) return false;
+  step(*next, event_of(Kind::kTimer, now_ms));
+  return true;
+}
+
 // --- The machine ------------------------------------------------------------------------------
 
 void PrefillSide::take_claim(Record& record,

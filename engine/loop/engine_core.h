@@ -64,7 +64,7 @@ struct LocalEngine::Core {
   void pass_on(NewRequest request, size_t first);
   void advance_holders();
   void report_transfers();
-  void give_back_room();
+  bool give_back_blocks();
   [[nodiscard]] std::chrono::microseconds idle_wait() const;
   void rest(bool& has_rested);
   bool back_ahead();
@@ -102,6 +102,7 @@ struct LocalEngine::Core {
   EngineStats counters;
   std::vector<Command> commands;  // scratch
   bool stopping = false;
+  bool waits_for_blocks = false;  // the last step found none, and none could be given back
   bool has_lost_rank = false;
   std::vector<RequestId> failed;  // this step: requests whose prompt or whole step failed
   std::vector<StepResult> results;

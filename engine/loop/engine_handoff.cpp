@@ -58,13 +58,10 @@ std::chrono::microseconds LocalEngine::Core::idle_wait() const {
       left + std::chrono::microseconds(1'000), std::chrono::microseconds(0), kIdleWait);
 }
 
-// The scheduler does not see the blocks that wait for peers: it must not find that a request could
-// never run because of them.
-void LocalEngine::Core::give_back_room() {
-  if (!handoff || scheduler.num_running() > 0) return;
-  if (scheduler.num_waiting() == 0) return;
-  if (kv.num_available_blocks() >= kv.blocks_for(engine.info_.max_model_len)) return;
-  handoff->give_back_room(Clock::now());
+// The scheduler's requests are starved by what it does not see: blocks that wait for peers, and
+// those that are being read. False: the latter alone.
+bool LocalEngine::Core::give_back_blocks() {
+  return handoff && handoff->give_back_blocks(Clock::now());
 }
 
 // Whether the request must start again: it was computed after another worker's blocks, and that

@@ -26,7 +26,7 @@ const char* failure_of(const StepWork& work, bool grammar_failed = false) {
 }  // namespace
 
 void LocalEngine::Core::run() {
-  constexpr auto kRestoreWait = std::chrono::milliseconds(50);
+  constexpr auto kBlocksWait = std::chrono::milliseconds(50);
   bool has_rested = false;
   while (!stopping) {
     drain_inbox();
@@ -35,7 +35,10 @@ void LocalEngine::Core::run() {
     if (scheduler.has_work()) {
       has_rested = false;
       // All waiting requests may be waiting for the room of one that is being restored.
-      if (!step() && scheduler.num_restoring() > 0) engine.inbox_.wait_for(kRestoreWait);
+      const bool runs = step();
+      if (!runs && (scheduler.num_restoring() > 0 || waits_for_blocks)) {
+        engine.inbox_.wait_for(kBlocksWait);
+      }
     } else {
       release_ended();
       engine.last_progress_ns_ = now_ns();
@@ -132,12 +135,12 @@ bool LocalEngine::Core::step() {
 bool LocalEngine::Core::launch() {
   const int64_t begin_ns = now_ns();
   drafting->offer(scheduler, counters.drafts);
-  give_back_room();
   const bool anybody_waited = scheduler.num_unstarted() > 0;
   const SchedulerOutput& output = scheduler.schedule(to_ms(Clock::now()));
   for (const RequestId id : output.preempted) requests.note_preempted(id);
   restore_preempted(output);
   end_undecided(output);
+  waits_for_blocks = output.is_starved && !give_back_blocks();
   if (output.scheduled.empty()) return false;
   const Clock::time_point started = Clock::now();
   StepNote& note = notes.emplace_back();

@@ -81,7 +81,12 @@ class HandoffHolder final : public Holder {
   void advance(Clock::time_point now, std::vector<Released>& released) override {
     if (is_draining_) handoff_.drain(now);
     ready_.clear();
-    handoff_.advance(now, !scheduler_.has_work(), ready_);
+    const bool has_preempted = scheduler_.num_waiting() > scheduler_.num_unstarted();
+    handoff_.advance(now,
+                     {.is_idle = !scheduler_.has_work(),
+                      .num_running = scheduler_.num_running(),
+                      .has_preempted = has_preempted},
+                     ready_);
     for (DecodeSide::Released& ready : ready_) {
       Released& one = released.emplace_back();
       if (ready.fallback && fails_after(*ready.fallback)) one.ending = ending_of(*ready.fallback);

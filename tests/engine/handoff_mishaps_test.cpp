@@ -155,12 +155,61 @@ TEST_P(HandoffTest, RoomIsWaitedForAndGivenBack) {
   ASSERT_TRUE(fetch(offer));
   for (int i = 0; i < 20; ++i) turn();
   EXPECT_TRUE(ready_.empty());
-  EXPECT_FALSE(d_.handoff->give_back_room(now_));
+  EXPECT_FALSE(d_.handoff->give_back_blocks(now_));
   d_.kv().free(RequestId(1));
   turn();
-  EXPECT_TRUE(!ready_.empty() || d_.handoff->give_back_room(now_));
+  EXPECT_TRUE(!ready_.empty() || d_.handoff->give_back_blocks(now_));
   run_until_ready();
   d_.cached(tokens_);
+  finish();
+}
+
+TEST_P(HandoffTest, RoomIsGivenWhereOthersKeepTheirNextBlocks) {
+  const auto offer = prefill(HandoffDoor::kSerial);
+  const std::vector<TokenId> other = prompt(1000, 90);
+  d_.kv().acquire_prefix(RequestId(1), other, {});
+  ASSERT_TRUE(d_.kv().allocate_slots(RequestId(1), 53 * kBlockSize));  // 11 are left, 9 are wanted
+  load_.num_running = 3;
+  ASSERT_TRUE(fetch(offer));
+  for (int i = 0; i < 20; ++i) turn();
+  EXPECT_EQ(d_.handoff->stats().num_awaiting_room, 1);
+  load_.num_running = 2;
+  load_.has_preempted = true;
+  for (int i = 0; i < 20; ++i) turn();
+  EXPECT_EQ(d_.handoff->stats().num_awaiting_room, 1);
+  load_.has_preempted = false;
+  run_until_ready();
+  ASSERT_EQ(ready_.size(), 1U);
+  EXPECT_FALSE(ready_[0].fallback.has_value());
+  d_.kv().free(RequestId(1));
+  finish();
+}
+
+// An offer that no worker has claimed goes first, then one whose claimer has no room yet.
+TEST_P(HandoffTest, OffersGiveWayUnlessTheyAreBeingRead) {
+  prefill(HandoffDoor::kSerial);
+  tokens_ = prompt(150, 60);
+  const auto claimed = prefill(HandoffDoor::kSerial);
+  load_.has_preempted = true;
+  ASSERT_TRUE(fetch(claimed));
+  for (int i = 0; i < 20; ++i) turn();
+  ASSERT_EQ(d_.handoff->stats().num_awaiting_room, 1);
+  EXPECT_EQ(p_.handoff->prefill().num_pinned(), 16);  // the quota: 9 of the first, 7 of the second
+  EXPECT_TRUE(p_.handoff->give_back_blocks(now_));
+  EXPECT_EQ(p_.handoff->prefill().num_pinned(), 7);
+  EXPECT_TRUE(p_.handoff->give_back_blocks(now_));
+  EXPECT_EQ(p_.handoff->prefill().num_pinned(), 0);
+  EXPECT_FALSE(p_.handoff->give_back_blocks(now_));
+  load_.has_preempted = false;
+  run_until_ready();
+  ASSERT_EQ(ready_.size(), 1U);
+  EXPECT_EQ(ready_[0].fallback, HandoffFallback::kRefused);
+  finish();
+  ready_.clear();
+  ASSERT_TRUE(fetch(prefill(HandoffDoor::kSerial)));
+  run_until_ready();
+  EXPECT_EQ(p_.handoff->prefill().num_live(), 1U);  // until D has compared its first token
+  EXPECT_FALSE(p_.handoff->give_back_blocks(now_));
   finish();
 }
 
@@ -172,10 +221,10 @@ TEST_P(HandoffTest, RoomIsGivenBackWhileItIsClaimedAgain) {
   for (int i = 0; i < 100 && d_.handoff->stats().num_receiving == 0; ++i) turn();
   ASSERT_EQ(d_.handoff->stats().num_receiving, 1);
   now_ += std::chrono::seconds(5);
-  d_.handoff->advance(now_, is_idle_, ready_);
+  d_.handoff->advance(now_, load_, ready_);
   ASSERT_EQ(d_.handoff->stats().num_claiming, 1);
   EXPECT_EQ(d_.handoff->stats().num_reserved_blocks, 9);
-  EXPECT_TRUE(d_.handoff->give_back_room(now_));
+  EXPECT_TRUE(d_.handoff->give_back_blocks(now_));
   EXPECT_EQ(d_.handoff->stats().num_reserved_blocks, 0);
   peers_.drop = [](const KvMessage&) { return false; };
   run_until_ready();
@@ -201,7 +250,7 @@ TEST_P(HandoffTest, WhatIsEvictedBeforeThereIsRoomIsComputedHere) {
 
 // One after the other, so that they do not keep others from their steps.
 TEST_P(HandoffTest, PromptsToComputeHereComeOneAtATimeWhereOthersRun) {
-  is_idle_ = false;
+  load_.is_idle = false;
   for (uint64_t id = 201; id < 205; ++id) {
     NewRequest request = Worker::request(RequestId(id), prompt(150, static_cast<TokenId>(id)));
     KvTransferId transfer{};

@@ -271,8 +271,8 @@ class HandoffTest : public ::testing::TestWithParam<Way> {
 
   // Both engines' loops, once.
   void turn() {
-    p_.handoff->advance(now_, is_idle_, ready_);
-    d_.handoff->advance(now_, is_idle_, ready_);
+    p_.handoff->advance(now_, load_, ready_);
+    d_.handoff->advance(now_, load_, ready_);
   }
 
   // Until D's request is ready; the clock runs when nothing moves.
@@ -319,7 +319,7 @@ class HandoffTest : public ::testing::TestWithParam<Way> {
   Worker p_;
   Worker d_;
   Clock::time_point now_ = Clock::now();
-  bool is_idle_ = true;                     // nothing else runs at D
+  Handoff::Load load_;                      // nothing else runs
   std::optional<KvTransportKind> claimed_;  // by the last claim, unless a test looks at messages
   TraceContext prefill_trace_;
   TraceContext decode_trace_;

@@ -30,7 +30,7 @@ struct EpisodeStats {
   uint64_t num_aborted_in_flight = 0;
   uint64_t num_preempted = 0;
   uint64_t num_rejected = 0;
-  uint64_t num_failed = 0;
+  uint64_t num_starved = 0;  // steps
   uint64_t num_expired = 0;
   uint64_t num_resumed = 0;      // preempted requests that were offered to a tier
   uint64_t num_restored = 0;     // blocks restored from the tier
@@ -186,7 +186,7 @@ class FakeEngine final : private KvStateSink {
 
   void see_preempted(const SchedulerOutput& output, EpisodeStats& stats);
   void see_expired(const SchedulerOutput& output, EpisodeStats& stats);
-  void see_failed(const SchedulerOutput& output, EpisodeStats& stats);
+  void see_starved(const SchedulerOutput& output, EpisodeStats& stats);
   void see_row(const ScheduledRequest& scheduled,
                std::span<const TokenId> token_ids,
                Step& step,

@@ -48,10 +48,11 @@ TEST(SchedulerSim, EveryRequestEndsWithItsOwnTokensWhateverHappens) {
   EXPECT_GT(stats.num_drafted_tokens, num_steps / 20);
   EXPECT_GT(stats.num_accepted_tokens, num_steps / 40);
   EXPECT_GT(stats.num_following_chunks, num_steps / 1000);
+  EXPECT_GT(stats.num_starved, num_steps / 100'000);
   RecordProperty("requests", std::to_string(stats.num_requests));
   RecordProperty("finished", std::to_string(stats.num_finished));
   RecordProperty("preempted", std::to_string(stats.num_preempted));
-  RecordProperty("failed", std::to_string(stats.num_failed));
+  RecordProperty("starved", std::to_string(stats.num_starved));
   RecordProperty("expired", std::to_string(stats.num_expired));
 }
 

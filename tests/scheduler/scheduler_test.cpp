@@ -254,18 +254,51 @@ TEST_F(SchedulerTest, RequestThatEndsWithAStepInFlightKeepsItsBlocksUntilThatRet
   EXPECT_TRUE(aborted.empty());
 }
 
+// A window keeps two of its blocks, and a prompt computed whole needs all three at once.
 TEST_F(SchedulerTest, OldestFailsWithAReasonWhenNothingCanEverRun) {
-  build(2, options());
-  ASSERT_TRUE(kv_->allocate_slots(RequestId{99}, 8));  // all blocks are taken
-  ASSERT_TRUE(add(1, 4, 2));
-  ASSERT_TRUE(add(2, 4, 2));
+  SchedulerOptions whole = options();
+  whole.whole_prompts = true;
+  whole.max_model_len = whole.max_num_batched_tokens;
+  build({.kind = KvGroupKind::kWindow, .window = 3, .num_blocks = 2}, /*caches=*/false, whole);
+  ASSERT_TRUE(add(1, 12, 1));
+  ASSERT_TRUE(add(2, 8, 1));
   const SchedulerOutput output = schedule();
+  EXPECT_FALSE(output.is_starved);
   ASSERT_EQ(output.failed.size(), 1u);
   EXPECT_EQ(output.failed[0].id, RequestId{1});
   EXPECT_NE(output.failed[0].reason, nullptr);
   EXPECT_EQ(scheduler_->find(RequestId{1}), nullptr);
+  EXPECT_EQ(tokens_of(step(), 2), 8);
+}
+
+TEST_F(SchedulerTest, WhoLacksBlocksThatOthersHoldIsStarvedAndGoesOnWhenTheyComeBack) {
+  build(3, options());
+  ASSERT_TRUE(kv_->allocate_slots(RequestId{99}, 12));
+  ASSERT_TRUE(add(1, 6, 5));
+  ASSERT_TRUE(add(2, 4, 2));
+  const SchedulerOutput waiting = schedule();
+  EXPECT_TRUE(waiting.scheduled.empty());
+  EXPECT_TRUE(waiting.is_starved);
+  EXPECT_TRUE(waiting.failed.empty());
   kv_->free(RequestId{99});
-  EXPECT_EQ(tokens_of(step(), 2), 4);
+  const SchedulerOutput first = step();
+  EXPECT_FALSE(first.is_starved);
+  EXPECT_EQ(tokens_of(first, 1), 6);
+  const BlockId other = [&] {
+    EXPECT_TRUE(kv_->allocate_slots(RequestId{99}, 4));
+    return kv_->block_table(RequestId{99}, 0).front();
+  }();
+  kv_->begin_transfer(0, other);
+  kv_->free(RequestId{99});
+  EXPECT_EQ(tokens_of(step(), 1), 1);
+  EXPECT_EQ(tokens_of(step(), 1), 1);
+  const SchedulerOutput running = schedule();  // its ninth token wants a third block
+  EXPECT_TRUE(running.scheduled.empty());
+  EXPECT_TRUE(running.is_starved);
+  EXPECT_TRUE(running.failed.empty());
+  kv_->end_transfer(0, other);
+  EXPECT_EQ(tokens_of(step(), 1), 1);
+  while (scheduler_->has_work()) EXPECT_FALSE(step().is_starved);
 }
 
 TEST_F(SchedulerTest, PreemptionEveryStepStillEndsAndChangesNoToken) {

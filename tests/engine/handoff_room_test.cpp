@@ -1,0 +1,138 @@
+// SPDX-License-Identifier: Apache-2.0
+// Workers whose caches have room for one long request: what waits for a peer gives way to requests
+// that could not run otherwise, and to nobody else.
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "tests/engine/handoff_engine_rig.h"
+
+namespace sluice {
+namespace {
+
+class HandoffRoomTest : public HandoffEngineTest {
+ protected:
+  HandoffRoomTest() {
+    config_.kv_cache_memory = kBlocks * kBlockBytes;
+    config_.kv_transfer_timeout_ms = 60'000;  // nothing is given up for being slow
+  }
+
+  // A prompt that shares no block with others, and its answer.
+  static ValidRequest sized(int number, int32_t num_tokens, int32_t max_tokens) {
+    ValidRequest made = request(number);
+    made.prompt.clear();
+    for (int32_t i = 0; i < num_tokens; ++i) {
+      made.prompt.push_back(static_cast<TokenId>((number * 37 + i * 31 + i * i * 7) % 250));
+    }
+    made.sampling.max_tokens = max_tokens;
+    return made;
+  }
+
+  // Asks P for the prompt, whose blocks it keeps, and returns the request by which D fetches them.
+  static ValidRequest fetched(Engine& p, ValidRequest whole) {
+    ValidRequest offer = whole;
+    offer.sampling.max_tokens = 1;
+    offer.handoff.emplace();
+    offer.handoff->kind = HandoffKind::kOffer;
+    offer.handoff->door = HandoffDoor::kSerial;
+    const Collected prefilled = testing::run_together(p, {offer}).front();
+    EXPECT_NE(prefilled.offer, nullptr);
+    whole.handoff = fetch(prefilled.offer->transfer);
+    whole.handoff->door = HandoffDoor::kSerial;
+    whole.handoff->peer_epoch = prefilled.offer->epoch;
+    whole.handoff->result = prefilled.offer->result;
+    return whole;
+  }
+
+  static void await(const Engine& engine, const auto& condition) {
+    for (int i = 0; i < 3000 && !condition(engine.stats()); ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(2));
+    }
+    EXPECT_TRUE(condition(engine.stats()));
+  }
+
+  // P's parts of this transfer stay where they are.
+  void freeze(const KvTransferId& transfer) {
+    peers_.drop = [transfer](const KvMessage& message) {
+      const auto* const credit = std::get_if<KvCredit>(&message);
+      return credit != nullptr && credit->ref.transfer == transfer;
+    };
+  }
+
+  static constexpr int64_t kBlocks = 64;  // as many as --max-model-len tokens take
+  static constexpr int64_t kBlockBytes = 6144;
+};
+
+TEST_P(HandoffRoomTest, AStreamThatNeedsTheLastBlocksGetsThoseOfAFetch) {
+  const std::unique_ptr<Engine> p = start("p");
+  const std::unique_ptr<Engine> d = start("d");
+  ASSERT_TRUE(p != nullptr && d != nullptr);
+  ASSERT_EQ(d->stats().num_blocks_total, kBlocks);
+  const ValidRequest frozen = fetched(*p, sized(1, 400, 20));
+  freeze(frozen.handoff->transfer);
+  testing::CollectingSink sink;
+  const auto waiting = d->submit(frozen, sink);
+  ASSERT_TRUE(waiting);
+  await(*d, [](const EngineStats& stats) { return stats.handoff->num_reserved_blocks == 24; });
+  const auto stream = d->submit(sized(2, 100, 850), sink);
+  ASSERT_TRUE(stream);
+  const Collected long_answer = sink.wait(*stream);
+  EXPECT_EQ(long_answer.finish_reason, FinishReason::kLength) << long_answer.error;
+  EXPECT_EQ(long_answer.tokens.size(), 850U);
+  const Collected answer = sink.wait(*waiting);
+  EXPECT_EQ(answer.finish_reason, FinishReason::kLength) << answer.error;
+  expect_fallback(*d, HandoffFallback::kPreempted);
+  EXPECT_EQ(d->stats().num_preemptions, 0U);
+  d->stop();
+  p->stop();
+}
+
+TEST_P(HandoffRoomTest, APromptThatNeedsTheBlocksOfAnOfferIsComputed) {
+  const std::unique_ptr<Engine> p = start("p");
+  ASSERT_NE(p, nullptr);
+  fetched(*p, sized(1, 250, 1));
+  EXPECT_EQ(p->stats().handoff->num_pinned_blocks, 15);
+  const Collected answer = testing::run_together(*p, {sized(2, 920, 20)}).front();
+  EXPECT_EQ(answer.finish_reason, FinishReason::kLength) << answer.error;
+  EXPECT_EQ(p->stats().handoff->num_expired, 1U);
+  expect_free(*p);
+  p->stop();
+}
+
+// Both fit, though the cache has not room for the longest request beside either.
+TEST_P(HandoffRoomTest, AFetchThatHasLandedLeavesOthersTheirRoom) {
+  const std::unique_ptr<Engine> p = start("p");
+  const std::unique_ptr<Engine> d = start("d");
+  ASSERT_TRUE(p != nullptr && d != nullptr);
+  const ValidRequest frozen = fetched(*p, sized(1, 200, 20));
+  const ValidRequest first = fetched(*p, sized(2, 400, 20));
+  freeze(frozen.handoff->transfer);
+  testing::CollectingSink sink;
+  const auto waiting = d->submit(frozen, sink);
+  ASSERT_TRUE(waiting);
+  await(*d, [](const EngineStats& stats) { return stats.handoff->num_reserved_blocks == 12; });
+  const auto landing = d->submit(first, sink);
+  ASSERT_TRUE(landing);
+  const Collected answer = sink.wait(*landing);
+  EXPECT_EQ(answer.finish_reason, FinishReason::kLength) << answer.error;
+  EXPECT_EQ(answer.num_cached_tokens, 384);
+  EXPECT_EQ(num_fallbacks(*d, HandoffFallback::kPreempted), 0U);
+  EXPECT_EQ(d->stats().handoff->num_receiving, 1);
+  d->abort(*waiting);
+  sink.wait(*waiting);
+  expect_free(*d);
+  d->stop();
+  p->stop();
+}
+
+INSTANTIATE_TEST_SUITE_P(Full,
+                         HandoffRoomTest,
+                         ::testing::Values(std::make_tuple("tcp", "tiny/tiny-llama.gguf")));
+
+}  // namespace
+}  // namespace sluice
