@@ -81,11 +81,23 @@ void Drafting::propose_behind(const Scheduler& scheduler,
   std::copy_n(draft.bins.begin() + rest, draft.size, draft.bins.begin());
 }
 
+// Whether a head will be asked about rows of steps in flight, or of the latest one.
+bool Drafting::has_rows_for_head(const Scheduler& scheduler) const {
+  if (model_ == nullptr || !model_->is_head()) return false;
+  const auto is_in_flight = [&](RequestId id) {
+    const Request* const request = scheduler.find(id);
+    return request != nullptr && request->num_in_flight_tokens > 0;
+  };
+  const auto has_begun = [&](const StepRows& rows) { return begun_.contains(rows.id); };
+  return std::ranges::any_of(followed_, has_begun) || std::ranges::any_of(begun_, is_in_flight);
+}
+
 bool Drafting::should_wait(Scheduler& scheduler, DraftStats& stats) {
   if (scheduler.is_disjoint()) return false;
   const int32_t most = most_tokens(scheduler);
   if (scheduler.has_drafts_in_flight()) return true;
   if (most == 0) return false;
+  if (has_rows_for_head(scheduler)) return true;
   scheduler.list_decoding(ids_);
   if (model_ != nullptr) {
     return std::ranges::any_of(

@@ -52,8 +52,9 @@ class Drafting {
   // be left out, or has a proposal after its known tokens, so that it will probably have one after
   // the next token too. The time that the proposers take for this is counted as in offer(). Where
   // rows may follow drafts, only a draft model needs the wait: other guesses continue after the
-  // drafts in flight, and fail where those fail. Disjoint steps need none: nothing of a request
-  // that decodes next is in flight.
+  // drafts in flight, and fail where those fail. A head is asked after every step about all its
+  // requests that have begun, also those that compute a prompt again. Disjoint steps need no wait:
+  // nothing of a request that decodes next is in flight.
   bool should_wait(Scheduler& scheduler, DraftStats& stats);
 
   // Asks the proposers for all requests that will decode. The time is counted in `stats` and
@@ -81,6 +82,7 @@ class Drafting {
     int32_t position = 0;
   };
 
+  [[nodiscard]] bool has_rows_for_head(const Scheduler& scheduler) const;
   void begin_decoding();
   void propose_behind(const Scheduler& scheduler, RequestId id, int32_t most, Draft& draft);
   void ask_model(Scheduler& scheduler, int32_t most);

@@ -273,6 +273,42 @@ TEST(ModelSpeculation, AHeadOfTheFirstKindDraftsAndChangesNoAnswer) {
       << shared.error().message;
 }
 
+// A head is asked about all rows of a request that has begun, also those of a prompt that is
+// computed again in several steps: none of these may run beside the head.
+TEST(ModelSpeculation, APreemptedRequestsPromptAndAHeadDoNotRunAtOnce) {
+  Config config = tiny_config();
+  config.enable_prefix_caching = false;
+  config.max_num_batched_tokens = 32;
+  const std::unique_ptr<Engine> plain = start_engine(config);
+  ASSERT_NE(plain, nullptr);
+  std::vector<ValidRequest> requests = varied_requests(plain->model().vocab_size, 3);
+  for (size_t i = 0; i < requests.size(); ++i) {
+    for (int32_t token = 0; requests[i].prompt.size() < 150; ++token) {
+      requests[i].prompt.push_back(3 + (token * 7 + static_cast<int32_t>(i)) % 400);
+    }
+    requests[i].sampling.max_tokens = 30;
+    requests[i].sampling.ignore_eos = true;
+    requests[i].sampling.stop_token_ids.clear();
+  }
+  const std::vector<Collected> expected = run_alone(*plain, requests);
+  config.overlap = true;
+  config.max_num_seqs = 1;
+  config.debug_preempt_every = 5;
+  for (const std::string& drafting :
+       {drafting_by_head(kHead),
+        R"({"method": "mtp", "num_speculative_tokens": 3, "adaptive": false, "model": ")" +
+            golden_folder() + "/eagle/mtp-mimo\"}"}) {
+    config.speculative_config = drafting;
+    const std::unique_ptr<Engine> engine = start_engine(config);
+    ASSERT_NE(engine, nullptr);
+    expect_same(expected, run_together(*engine, requests), drafting);
+    if (HasFatalFailure()) return;
+    settle(*engine);
+    EXPECT_GT(engine->stats().num_preemptions, 5U);
+    EXPECT_GT(sum(engine->stats().drafts.num_drafts), 10U);
+  }
+}
+
 // Behind another model's layers, modules are recognised by their names; in the target's own folder
 // no path names them.
 TEST(ModelSpeculation, ModulesBehindTheLayersDraftAndChangeNoAnswer) {
