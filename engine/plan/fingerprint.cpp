@@ -48,7 +48,7 @@ std::string fingerprint_of(const Checkpoint& checkpoint,
                            const ModelConfig& model,
                            const MemoryPlan& plan) {
   const std::string key =
-      std::string(version()) + "|" + build_id() + (plan.on_device ? "|cuda|" : "|cpu|") +
+      std::string(version()) + "|" + build_id() + "|" + plan.processor + "|" +
       std::to_string(config.activation_bits) + "|" + std::string(to_string(plan.kv_dtype)) + "|" +
       std::to_string(with_headers(checkpoint, content)) + rope_variant(model, plan);
   return name_of(key);

@@ -48,6 +48,7 @@ struct MemoryPlan {
   bool on_device = false;       // everything but host and tier fields is device memory
   int32_t num_devices = 1;      // each takes the same amount
   int64_t host_bytes = 0;       // beside a device: pinned memory and host sampling
+  std::string processor = "cpu";  // whose arithmetic the bits are: the CPUs', or GPUs of these names
   std::string placement;        // memory and threads, for people
   std::string layers;           // of this process's stage, for people; empty: all
   int32_t max_model_len = 0;

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <limits>
 #include <optional>
+#include <set>
 #include <span>
 
 #include "engine/core/log.h"
@@ -149,6 +150,17 @@ Expected<std::vector<std::unique_ptr<kernels::Device>>> make_devices(const Confi
     SLUICE_TRY(devices[rank], make_device(config, type, placement, static_cast<int32_t>(rank)));
   }
   return devices;
+}
+
+// All CPUs compute the same bits. A GPU's generation decides how its tensor cores add up and which
+// kernels run; whether two models of one generation agree is not known.
+std::string processor_of(std::span<const std::unique_ptr<kernels::Device>> devices) {
+  if (devices.front()->type() == DeviceType::kCpu) return "cpu";
+  std::set<std::string> names;
+  for (const auto& device : devices) names.insert(device->name());
+  std::string text;
+  for (const std::string& name : names) text += (text.empty() ? "" : "+") + name;
+  return text;
 }
 
 int64_t least_free_bytes(std::span<const std::unique_ptr<kernels::Device>> devices) {
@@ -538,6 +550,7 @@ Expected<PlannedDevices> plan_on_devices(const Config& config) {
                    {.device = first.type(),
                     .num_threads = first.num_threads(),
                     .free_bytes = least_free_bytes(devices)}));
+    model.plan.processor = processor_of(devices);
     model.plan.placement = placement_text(config, placement, model.plan);
     return PlannedDevices{std::move(devices), std::move(model), placement};
   };

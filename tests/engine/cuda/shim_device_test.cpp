@@ -69,6 +69,21 @@ TEST(CudaDevice, ARefusalNamesTheVariableThatHidesGpus) {
   EXPECT_NE(few.find("found 1, expected 2" + names), std::string::npos) << few;
 }
 
+// Two models of GPUs may add up differently: neither goes on with the other's stream or KV.
+TEST(CudaDevice, TheFingerprintNamesTheGpusModel) {
+  const TinyModel model(TinyWeights::kInt8);
+  const auto fingerprint_on = [&](const char* name) {
+    const ShimOptions options({.name = name});
+    const std::unique_ptr<Engine> engine = start_engine(model.config("cuda"));
+    return engine == nullptr ? "" : engine->model().system_fingerprint;
+  };
+  const std::string on_a = fingerprint_on("GPU A");
+  EXPECT_EQ(on_a.substr(0, 3), "fp_");
+  EXPECT_EQ(fingerprint_on("GPU A"), on_a);
+  EXPECT_NE(fingerprint_on("GPU B"), on_a);
+  EXPECT_NE(start_engine(model.config("cpu"))->model().system_fingerprint, on_a);
+}
+
 TEST(CudaDevice, ThePlanIsOfTheDevicesMemory) {
   const TinyModel model(TinyWeights::kInt8);
   Config config = model.config("cuda");

@@ -559,7 +559,7 @@ Expected<OpenedDevice> open_device(int number) {
   }
   auto memory = std::make_unique<simt::ShimMemory>(simt::device_options, number);
   CUstream_st* const stream = memory->stream();
-  return OpenedDevice{std::move(memory), stream, "shim"};
+  return OpenedDevice{std::move(memory), stream, simt::device_options.name};
 }
 
 }  // namespace sluice::kernels::cuda

@@ -49,6 +49,7 @@ struct DeviceOptions {
   bool is_there = true;  // false: no device is found
   int count = 1;
   int fails_to_record = -1;  // number of the device that fails
+  const char* name = "shim";
 };
 
 void set_device_options(const DeviceOptions& options);
