@@ -13,8 +13,6 @@ namespace {
 using Do = PrefillAction::Kind;
 
 constexpr size_t kMostGone = 4096;
-// Tokens of all that are gone, in sizes of the cache; prompts that share a prefix count it each.
-constexpr int64_t kMostGoneCaches = 4;
 constexpr size_t kMostExpected = 1024;
 constexpr size_t kMostExpectedOfPeer = 64;  // a flood hurts its own peer alone
 
@@ -26,6 +24,15 @@ KvTransferId draw_transfer() {
     for (size_t j = 0; j < 4; ++j) id[i + j] = static_cast<uint8_t>(bits >> (8 * j));
   }
   return id;
+}
+
+// The tokens that the largest group has blocks for: of earlier prompts nothing is cached.
+int64_t most_tokens(std::span<const KvGroupSpec> groups, int32_t block_size) {
+  int64_t most = 0;
+  for (const KvGroupSpec& group : groups) {
+    most = std::max(most, int64_t{group.num_blocks} * tokens_per_entry(group, block_size));
+  }
+  return most;
 }
 
 // Why a claim is over, by the event that ended it.
@@ -63,15 +70,19 @@ PrefillSide::PrefillSide(std::string space,
       kv_(kv),
       links_(links),
       stats_(stats),
-      reports_(reports) {
+      reports_(reports),
+      max_gone_tokens_(most_tokens(cache.groups(), kv.block_size())) {
   for (int32_t group = 0; group < kv.num_groups(); ++group) {
     block_bytes_.push_back(cache.block_bytes(group));
   }
 }
 
 PrefillSide::Record* PrefillSide::find(const KvTransferId& transfer) {
-  const auto found = records_.find(transfer);
-  return found == records_.end() ? nullptr : found->second.get();
+  for (Records* const records : {&records_, &gone_}) {
+    const auto found = records->find(transfer);
+    if (found != records->end()) return found->second.get();
+  }
+  return nullptr;
 }
 
 PrefillSide::Record* PrefillSide::find(RequestId id) {
@@ -149,9 +160,9 @@ bool PrefillSide::admit(const NewRequest& request,
   const bool is_serial = spec.door == HandoffDoor::kSerial;
   const bool is_unnamed = spec.transfer == KvTransferId{};
   const KvTransferId transfer = is_unnamed ? draw_transfer() : spec.transfer;
-  std::unique_ptr<Record>& place = records_[transfer];
-  if (place == nullptr) place = std::make_unique<Record>();
-  Record& record = *place;
+  Record* known = find(transfer);
+  if (known == nullptr) known = (records_[transfer] = std::make_unique<Record>()).get();
+  Record& record = *known;
   record.transfer = transfer;
   const bool may_take =
       record.state.phase == PrefillPhase::kNone || record.state.phase == PrefillPhase::kExpected;
@@ -521,41 +532,47 @@ void PrefillSide::abort_reading(Record& record, uint32_t attempt) {
 }
 
 void PrefillSide::note_end(Record& record, int64_t now_ms) {
+  const bool is_gone = record.state.phase == PrefillPhase::kGone;
+  if (is_gone != record.is_gone) is_gone ? put_aside(record) : bring_back(record);
   if (record.state.phase == PrefillPhase::kNone && record.request == RequestId()) {
     const KvTransferId transfer = record.transfer;
     records_.erase(transfer);
     return;
   }
-  const bool is_gone = record.state.phase == PrefillPhase::kGone;
-  if (is_gone == record.is_gone) return;
-  record.is_gone = is_gone;
-  if (is_gone) {
-    record.generations.clear();  // a later claim is another attempt, with newer generations
-    gone_.push_back(record.transfer);
-    num_gone_tokens_ += std::ssize(record.tokens);
-    forget_excess(now_ms);
-  } else {
-    std::erase(gone_, record.transfer);
-    num_gone_tokens_ -= std::ssize(record.tokens);
+  if (gone_.size() <= kMostGone) return;
+  Record& oldest = *gone_.at(gone_order_.front());
+  requests_.erase(oldest.request);
+  oldest.request = {};
+  step(oldest, event_of(Kind::kForget, now_ms));
+}
+
+// What is left answers late messages, and with the tokens a late claim, while blocks are cached.
+void PrefillSide::put_aside(Record& record) {
+  record.is_gone = true;
+  record.claim.reset();
+  record.queued.reset();
+  record.parts = {};
+  record.slots = {};
+  record.generations.clear();
+  num_gone_tokens_ += std::ssize(record.tokens);
+  gone_order_.push_back(record.transfer);
+  gone_prompts_.push_back(record.transfer);
+  gone_.insert(records_.extract(record.transfer));
+  while (num_gone_tokens_ > max_gone_tokens_) {
+    std::vector<TokenId>& tokens = gone_.at(gone_prompts_.front())->tokens;
+    num_gone_tokens_ -= std::ssize(tokens);
+    tokens = {};
+    gone_prompts_.pop_front();
   }
 }
 
-// What is over is kept for late claims, which the cache must still have the blocks for.
-void PrefillSide::forget_excess(int64_t now_ms) {
-  const int64_t most_tokens =
-      kMostGoneCaches * int64_t{kv_.usage().num_blocks} * int64_t{kv_.block_size()};
-  while (gone_.size() > kMostGone || num_gone_tokens_ > most_tokens) {
-    Record& oldest = *records_.at(gone_.front());
-    gone_.pop_front();
-    num_gone_tokens_ -= std::ssize(oldest.tokens);
-    oldest.is_gone = false;
-    requests_.erase(oldest.request);
-    oldest.request = {};
-    step(oldest, event_of(Kind::kForget, now_ms));
-  }
+void PrefillSide::bring_back(Record& record) {
+  record.is_gone = false;
+  num_gone_tokens_ -= std::ssize(record.tokens);
+  std::erase(gone_order_, record.transfer);
+  std::erase(gone_prompts_, record.transfer);
+  records_.insert(gone_.extract(record.transfer));
 }
-
-size_t PrefillSide::num_live() const { return records_.size() - gone_.size(); }
 
 size_t PrefillSide::num_known_slots() const {
   size_t count = 0;

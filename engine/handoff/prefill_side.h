@@ -69,13 +69,13 @@ class PrefillSide {
   [[nodiscard]] int64_t num_pinned() const { return num_pinned_; }
 
   // Handoffs that are neither over nor forgotten.
-  [[nodiscard]] size_t num_live() const;
+  [[nodiscard]] size_t num_live() const { return records_.size(); }
+
+  // Tokens kept of handoffs that are over: no more than the cache can have blocks for.
+  [[nodiscard]] int64_t num_gone_tokens() const { return num_gone_tokens_; }
 
   // Landing slots of peers whose generations are remembered: kMaxKvCredits of a live handoff.
   [[nodiscard]] size_t num_known_slots() const;
-
-  // Tokens of handoffs that are over, kept to serve late claims from the cache.
-  [[nodiscard]] int64_t num_gone_tokens() const { return num_gone_tokens_; }
 
  private:
   struct Claim {
@@ -109,7 +109,7 @@ class PrefillSide {
     TraceContext trace;  // of the request that computes it
     std::optional<Sending> sending;
     bool is_serial = false;
-    bool is_gone = false;  // also in gone_
+    bool is_gone = false;  // in gone_
     PrefillState state;
     RequestId request;            // 0: none runs
     std::vector<TokenId> tokens;  // the prompt's that travel
@@ -156,7 +156,8 @@ class PrefillSide {
   void tell(KvPeerId peer, const KvTransferRef& ref, Kind kind, int64_t now_ms);
   void refuse(KvPeerId peer, const KvTransferRef& ref, KvRefusal reason);
   void note_end(Record& record, int64_t now_ms);
-  void forget_excess(int64_t now_ms);
+  void put_aside(Record& record);
+  void bring_back(Record& record);
   void count(const PrefillState& before, const PrefillState& after, const PrefillEvent& event);
   void count_sent(Record& record, const Reading& reading);
   void note_sending(Record& record, bool was_claimed, const PrefillEvent& event);
@@ -171,9 +172,13 @@ class PrefillSide {
   std::vector<KvTransferReport>& reports_;
   std::vector<int64_t> block_bytes_;  // by group
   bool is_draining_ = false;
-  std::map<KvTransferId, std::unique_ptr<Record>> records_;
-  std::deque<KvTransferId> gone_;  // in order of their ends
-  int64_t num_gone_tokens_ = 0;    // of all in gone_
+  using Records = std::map<KvTransferId, std::unique_ptr<Record>>;
+  Records records_;  // but those in gone_
+  Records gone_;     // in PrefillPhase::kGone
+  std::deque<KvTransferId> gone_order_;    // of their ends
+  std::deque<KvTransferId> gone_prompts_;  // those of them that still have tokens
+  int64_t num_gone_tokens_ = 0;
+  const int64_t max_gone_tokens_;
   std::unordered_map<RequestId, KvTransferId> requests_;
   std::vector<KvTransferRef> renewed_;  // by the current message
   std::vector<RequestId> chosen_;       // in steps that have not retired
