@@ -44,6 +44,7 @@ void PrefillSide::credit(KvPeerId peer, const KvCredit& message, int64_t now_ms)
                              record->state.peer == peer &&
                              record->state.attempt == message.ref.attempt;
   if (!is_of_claimer) return refuse(peer, message.ref, KvRefusal::kGone);
+  if (std::exchange(record->creditor, peer) != peer) record->generations.clear();
   std::vector<KvSlot> slots;
   for (const KvSlot& slot : message.slots) {
     // A slot's generation only rises: a message that is not newer has been seen.
@@ -97,6 +98,9 @@ void PrefillSide::nak(const KvCompletion& completion, int64_t now_ms) {
   const KvFrame& frame = completion.frame;
   Record* const record = find(frame.ref.transfer);
   if (record == nullptr) return;
+  if (record->is_gone) {
+    return refuse(KvPeerId(completion.session), frame.ref, KvRefusal::kGone);
+  }
   const auto part = std::ranges::find_if(record->parts, [&](const KvPart& one) {
     return one.group == frame.group &&
            static_cast<uint32_t>(one.entries.first) == frame.first_block &&

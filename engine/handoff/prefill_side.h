@@ -121,6 +121,7 @@ class PrefillSide {
     std::optional<Claim> queued;               // waits for the end of an earlier one
     std::vector<KvPart> parts;                 // of `claim`
     std::deque<KvSlot> slots;                  // waiting for parts
+    KvPeerId creditor;                         // whose slots these are
     std::map<uint32_t, uint32_t> generations;  // the latest, by slot
     std::vector<KvBlockRef> pinned;            // all
     std::vector<Reading> readings;

@@ -189,6 +189,54 @@ TEST_P(HandoffTest, RoomIsWaitedForAndGivenBack) {
   finish();
 }
 
+// Generations of landing slots are their worker's own: D's have been posted more often.
+TEST_P(HandoffTest, AnotherWorkerMayClaimWhatTheFirstGaveUp) {
+  for (int i = 0; i < 3; ++i) {
+    tokens_ = prompt(150, static_cast<TokenId>(3 + 50 * i));
+    ready_.clear();
+    ASSERT_TRUE(fetch(prefill(HandoffDoor::kSerial)));
+    run_until_ready();
+    finish();
+  }
+  tokens_ = prompt(150, 300);
+  ready_.clear();
+  ASSERT_TRUE(fetch(nullptr));
+  turn();
+  prefill(HandoffDoor::kConcurrent, 100);
+  for (int i = 0; i < 500 && d_.handoff->stats().num_receiving == 0; ++i) turn();
+  ASSERT_EQ(d_.handoff->stats().num_receiving, 1);
+  EXPECT_TRUE(d_.handoff->abort(kDecode, now_));
+  for (int i = 0; i < 100; ++i) turn();
+  const Way& way = GetParam();
+  const char* const transport =
+      way.decode_transport == nullptr ? way.transport : way.decode_transport;
+  Worker other(peers_, "e", transport, way.decode);
+  NewRequest request = Worker::request(kDecode, tokens_);
+  HandoffSpec spec = fetch_spec(HandoffDoor::kConcurrent, {});
+  spec.transfer.fill(9);
+  ASSERT_TRUE(other.handoff->hold(request, spec, now_));
+  p_.compute(kPrefill, tokens_, 150);
+  p_.handoff->choose(kPrefill, 17, 5, 99);
+  p_.kv().free(kPrefill);
+  p_.handoff->retire(now_);
+  for (int i = 0; i < 2000 && ready_.empty(); ++i) {
+    turn();
+    other.handoff->advance(now_, load_, ready_);
+    std::this_thread::sleep_for(std::chrono::milliseconds(1));
+  }
+  ASSERT_EQ(ready_.size(), 1U);
+  EXPECT_FALSE(ready_[0].fallback.has_value());
+  EXPECT_EQ(other.cached(tokens_), 144);
+  other.handoff->end(kDecode, now_);
+  for (int i = 0; i < 100; ++i) {
+    turn();
+    other.handoff->advance(now_, load_, ready_);
+  }
+  settle();
+  p_.expect_at_rest();
+  other.expect_at_rest();
+}
+
 TEST_P(HandoffTest, RoomIsGivenWhereOthersKeepTheirNextBlocks) {
   const auto offer = prefill(HandoffDoor::kSerial);
   const std::vector<TokenId> other = prompt(1000, 90);
