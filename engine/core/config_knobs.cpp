@@ -138,7 +138,9 @@ std::vector<Knob> make_cache_knobs() {
       bytes<&Config::kv_disk_size>("kv-disk-size",
                                    "cache",
                                    {kMiB, 65536 * kGiB},
-                                   "Size of that folder for one model and build."),
+                                   "Most bytes of blocks in that folder. What other models or builds "
+                                   "have left there is removed at the start, unless a process "
+                                   "uses it."),
   };
 }
 

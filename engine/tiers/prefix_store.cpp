@@ -104,6 +104,7 @@ Expected<std::unique_ptr<PrefixStore>> PrefixStore::create(const Config& config,
     SLUICE_TRY(auto disk,
                create_kv_disk_tier(options, config.kv_disk_path + "/" + space, std::move(wake)));
     store->add_tier(std::move(disk));
+    remove_unused_kv_folders(config.kv_disk_path);
   }
   return store;
 }

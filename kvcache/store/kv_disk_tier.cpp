@@ -2,6 +2,7 @@
 #include "kvcache/store/kv_disk_tier.h"
 
 #include <fcntl.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
@@ -23,19 +24,24 @@ namespace {
 constexpr std::string_view kSuffix = ".kv";
 constexpr std::string_view kUnfinished = ".tmp";
 constexpr int64_t kUnfinishedSeconds = 600;  // no process writes one file for so long
+constexpr std::string_view kLock = "in-use.lock";
 
 std::string error_text(int error) { return std::generic_category().message(error); }
 
 class FileDescriptor {
  public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
+  explicit FileDescriptor(int fd = -1) : fd_(fd) {}
 
   ~FileDescriptor() {
     if (fd_ >= 0) ::close(fd_);
   }
 
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
+  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
+
+  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
+    std::swap(fd_, other.fd_);
+    return *this;
+  }
 
   [[nodiscard]] int get() const { return fd_; }
 
@@ -88,22 +94,43 @@ class Folder final : public KvPlace {
   void remove(const TierIndex::Name& name) override { ::unlink(path_of(name).c_str()); }
 
   // Lists the files of this size whose names are those of blocks, the oldest use first.
-  [[nodiscard]] Expected<std::vector<TierIndex::Name>> list(int64_t file_bytes) const;
+  [[nodiscard]] Expected<std::vector<TierIndex::Name>> list(int64_t file_bytes);
 
  private:
-  [[nodiscard]] std::error_code prepare() const;
+  std::error_code prepare();
 
   [[nodiscard]] std::string path_of(const TierIndex::Name& name) const {
     return path_ + "/" + to_hex(name.key) + "-" + to_hex(name.parent) + std::string(kSuffix);
   }
 
   std::string path_;
+  FileDescriptor lock_;  // shared, while this folder is used
   bool writing_fails_ = false;  // as of the last write; one line is logged when failures begin
 };
 
-std::error_code Folder::prepare() const {
-  std::error_code error;
-  std::filesystem::create_directories(path_, error);
+// Makes the folder, and takes the shared lock of its file unless the file system has no locks. The
+// folder may be removed at this moment, with the file that was opened.
+std::error_code lock_folder(const std::string& path, FileDescriptor& lock) {
+  constexpr int kTries = 100;
+  for (int i = 0; i < kTries; ++i) {
+    std::error_code error;
+    std::filesystem::create_directories(path, error);
+    if (error) return error;
+    const std::string name = path + "/" + std::string(kLock);
+    lock = FileDescriptor(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
+    if (lock.get() < 0 && errno == ENOENT) continue;
+    if (lock.get() < 0) return {errno, std::generic_category()};
+    int status = 0;
+    while ((status = ::flock(lock.get(), LOCK_SH)) != 0 && errno == EINTR) continue;
+    if (status != 0) return {};
+    struct stat info{};
+    if (::fstat(lock.get(), &info) == 0 && info.st_nlink > 0) return {};
+  }
+  return std::make_error_code(std::errc::device_or_resource_busy);
+}
+
+std::error_code Folder::prepare() {
+  std::error_code error = lock_folder(path_, lock_);
   if (error) return error;
   if (::access(path_.c_str(), R_OK | W_OK | X_OK) != 0) return {errno, std::generic_category()};
   // The folder is private: a conversation can be reconstructed from its KV.
@@ -112,7 +139,7 @@ std::error_code Folder::prepare() const {
 }
 
 // Reads names, sizes and times only; contents are checked when they are read.
-Expected<std::vector<TierIndex::Name>> Folder::list(int64_t file_bytes) const {
+Expected<std::vector<TierIndex::Name>> Folder::list(int64_t file_bytes) {
   std::error_code error = prepare();
   std::filesystem::directory_iterator entries;
   if (!error) entries = std::filesystem::directory_iterator(path_, error);
@@ -128,7 +155,7 @@ Expected<std::vector<TierIndex::Name>> Folder::list(int64_t file_bytes) const {
   for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
     const std::string name = entries->path().filename().string();
     struct stat info{};
-    if (::lstat(entries->path().c_str(), &info) != 0) continue;
+    if (name == kLock || ::lstat(entries->path().c_str(), &info) != 0) continue;
     if (name.ends_with(kUnfinished)) {
       if (now - info.st_mtime > kUnfinishedSeconds) ::unlink(entries->path().c_str());
       continue;
@@ -210,7 +237,49 @@ bool Folder::get(const KvFileName& name, std::span<std::byte> block) {
   return true;
 }
 
+// Empties a folder of what a tier writes. The lock goes last.
+void remove_files(const std::filesystem::path& folder) {
+  std::error_code error;
+  std::vector<std::filesystem::path> files;
+  std::filesystem::directory_iterator entries(folder, error);
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    const std::string name = entries->path().filename().string();
+    if (parse_file_name(name) || name.ends_with(kUnfinished)) files.push_back(entries->path());
+  }
+  for (const std::filesystem::path& file : files) ::unlink(file.c_str());
+  ::unlink((folder / kLock).c_str());
+}
+
+void remove_if_unused(const std::filesystem::path& folder) {
+  const std::filesystem::path name = folder / kLock;
+  const FileDescriptor lock(::open(name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+  if (lock.get() < 0 || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return;
+  remove_files(folder);
+  if (::rmdir(folder.c_str()) == 0) {
+    log_event(LogLevel::kInfo, "kv_folder_removed", "folder", folder.string());
+  } else {
+    log_event(LogLevel::kWarning,
+              "kv_folder_not_removed",
+              "folder",
+              folder.string(),
+              "reason",
+              error_text(errno));
+  }
+}
+
 }  // namespace
+
+void remove_unused_kv_folders(const std::string& path) {
+  std::error_code error;
+  std::vector<std::filesystem::path> folders;
+  std::filesystem::directory_iterator entries(path, error);
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    if (entries->symlink_status(error).type() == std::filesystem::file_type::directory) {
+      folders.push_back(entries->path());
+    }
+  }
+  for (const std::filesystem::path& folder : folders) remove_if_unused(folder);
+}
 
 Expected<std::unique_ptr<KvTier>> create_kv_disk_tier(const KvTierOptions& options,
                                                       const std::string& folder,

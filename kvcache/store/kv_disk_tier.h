@@ -6,6 +6,9 @@
 // synced: a crash of the machine may leave a part, which the checksum detects. A file that is
 // truncated, corrupt or another block's counts as absent, with one line in the log. Several
 // processes may share a folder: equal names have equal contents.
+//
+// A tier holds a shared lock (flock) of a file in its folder, so that a folder that no process uses
+// is known as such. A file system without locks keeps every folder.
 #pragma once
 
 #include <functional>
@@ -22,5 +25,9 @@ namespace sluice {
 Expected<std::unique_ptr<KvTier>> create_kv_disk_tier(const KvTierOptions& options,
                                                       const std::string& folder,
                                                       std::function<void()> wake);
+
+// Removes the folders of disk tiers directly below `path`, other models' and builds', that no
+// process uses, with a line in the log for each. What no tier made stays.
+void remove_unused_kv_folders(const std::string& path);
 
 }  // namespace sluice

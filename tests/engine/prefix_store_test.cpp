@@ -115,6 +115,30 @@ class PrefixOnDisk : public ::testing::Test {
   std::unique_ptr<Engine> engine_;
 };
 
+// Another number format is another fingerprint.
+TEST_F(PrefixOnDisk, WhatAnotherModelLeftGoesAndWhatOneUsesStays) {
+  config_.kv_disk_size = int64_t{2} << 20;
+  const auto num_bytes = [this] {
+    int64_t total = 0;
+    for (const auto& file : files()) total += static_cast<int64_t>(file_size(file));
+    return total;
+  };
+  for (const char* dtype : {"bfloat16", "float32", "int8"}) {
+    config_.kv_cache_dtype = dtype;
+    start();
+    for (TokenId first = 0; first < 6; ++first) run(make_request(900, first));
+    engine_.reset();
+    EXPECT_GT(num_bytes(), config_.kv_disk_size / 4) << dtype;
+    EXPECT_LE(num_bytes(), config_.kv_disk_size) << dtype;
+  }
+  start();
+  const std::vector<std::filesystem::path> used = files();
+  config_.kv_cache_dtype = "bfloat16";
+  const std::unique_ptr<Engine> beside = testing::start_engine(config_);
+  ASSERT_NE(beside, nullptr);
+  EXPECT_EQ(files(), used);
+}
+
 TEST_F(PrefixOnDisk, ARestartedEngineFindsAConversationWithItsAnswer) {
   start();
   const ValidRequest first = make_request(300, 3);

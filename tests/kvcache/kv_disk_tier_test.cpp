@@ -11,6 +11,7 @@
 #include <mutex>
 #include <numeric>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "engine/core/hex.h"
@@ -18,6 +19,7 @@
 #include "kvcache/store/kv_host_tier.h"
 #include "kvcache/store/kv_storage.h"
 #include "tests/support/temporary_folder.h"
+#include "tests/support/tier.h"
 
 namespace sluice {
 namespace {
@@ -335,6 +337,61 @@ TEST_F(KvDisk, WhatIsBrokenTakesNoRoom) {
   EXPECT_FALSE(load(1));
   EXPECT_TRUE(load(0));  // and everything before it is done
   EXPECT_FALSE(std::filesystem::exists(path(1)));
+}
+
+TEST_F(KvDisk, FoldersOfOthersAreRemovedUnlessAProcessUsesThem) {
+  const auto make = [](const std::string& folder) {
+    auto tier = create_kv_disk_tier(
+        {.max_bytes = 1 << 20, .block_size = kBlockSize, .payload_bytes = kPayload},
+        folder,
+        [] {});
+    EXPECT_TRUE(tier) << tier.error().message;
+    const int32_t buffer = (*tier)->take_buffer();
+    const std::vector<TokenId> ids = tokens(0);
+    EXPECT_TRUE((*tier)->save(name(0, ids), buffer));
+    return std::move(*tier);
+  };
+  const std::string unused = temporary_.at("unused");
+  const std::string strange = temporary_.at("strange");
+  const std::string foreign = temporary_.at("foreign");
+  make(unused);
+  std::ofstream(unused + "/0-1.kv.2.tmp") << "a part";
+  make(strange);
+  std::ofstream(strange + "/notes.txt") << "mine";
+  std::filesystem::create_directories(foreign);
+  std::ofstream(foreign + "/model.kv") << "no tier made it";
+  open();
+  ASSERT_TRUE(save(0));
+  ASSERT_TRUE(load(0));
+  std::filesystem::create_directory_symlink(folder_, temporary_.at("link"));
+  remove_unused_kv_folders(temporary_.path());
+  EXPECT_FALSE(std::filesystem::exists(unused));
+  EXPECT_FALSE(std::filesystem::exists(strange + "/in-use.lock"));
+  EXPECT_TRUE(std::filesystem::exists(strange + "/notes.txt"));
+  EXPECT_TRUE(std::filesystem::exists(foreign + "/model.kv"));
+  EXPECT_TRUE(std::filesystem::exists(path(0)));
+  EXPECT_TRUE(load(0));
+  open();  // the earlier use ends behind the next one's begin
+  EXPECT_TRUE(load(0));
+  tier_.reset();
+  remove_unused_kv_folders(temporary_.path());
+  EXPECT_FALSE(std::filesystem::exists(folder_));
+  remove_unused_kv_folders(temporary_.at("nowhere"));
+}
+
+// While some begin to use a folder, others remove it: whoever uses it keeps what is written.
+TEST_F(KvDisk, AFolderThatIsRemovedWhileItsUseBeginsIsMadeAgain) {
+  const int num_rounds = testing::sample_of(200, 5'000);
+  const std::jthread remover([&](const std::stop_token& stop) {
+    while (!stop.stop_requested()) remove_unused_kv_folders(temporary_.path());
+  });
+  for (int i = 0; i < num_rounds && !HasFailure(); ++i) {
+    ASSERT_NO_FATAL_FAILURE(open());
+    ASSERT_TRUE(save(0));
+    EXPECT_TRUE(load(0));
+    EXPECT_TRUE(std::filesystem::exists(path(0)));
+    tier_.reset();
+  }
 }
 
 TEST_F(KvDisk, AFolderThatCannotBeUsedIsRefused) {
