@@ -7,10 +7,12 @@
 #include <unistd.h>
 
 #include <algorithm>
+#include <array>
 #include <cerrno>
 #include <ctime>
 #include <filesystem>
 #include <optional>
+#include <random>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -69,6 +71,14 @@ bool read_all(int fd, std::span<std::byte> bytes) {
   return true;
 }
 
+// Names whose unfinished files are whose: processes in containers may have equal ids.
+std::string draw_writer() {
+  std::random_device source;
+  std::array<uint8_t, 16> bytes{};
+  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(source());
+  return to_hex(bytes);
+}
+
 std::optional<TierIndex::Name> parse_file_name(std::string_view text) {
   constexpr size_t kHex = 2 * sizeof(KvKey);
   if (text.size() != 2 * kHex + 1 + kSuffix.size() || text[kHex] != '-' ||
@@ -104,6 +114,7 @@ class Folder final : public KvPlace {
   }
 
   std::string path_;
+  std::string writer_ = draw_writer();
   FileDescriptor lock_;  // shared, while this folder is used
   bool writing_fails_ = false;  // as of the last write; one line is logged when failures begin
 };
@@ -188,12 +199,12 @@ Expected<std::vector<TierIndex::Name>> Folder::list(int64_t file_bytes) {
 bool Folder::put(const KvFileName& name, std::span<std::byte> block) {
   seal_kv_file(name, block);
   const std::string path = path_of({name.key, name.parent});
-  const std::string unfinished = path + "." + std::to_string(::getpid()) + std::string(kUnfinished);
+  const std::string unfinished = path + "." + writer_ + std::string(kUnfinished);
   bool ok = false;
   int error = 0;
   {
     const FileDescriptor fd(
-        ::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_TRUNC | O_CLOEXEC | O_NOFOLLOW, 0600));
+        ::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
     ok = fd.get() >= 0 && write_all(fd.get(), block);
     error = errno;
   }

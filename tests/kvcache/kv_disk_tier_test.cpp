@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <chrono>
 #include <condition_variable>
 #include <cstring>
 #include <filesystem>
@@ -392,6 +393,38 @@ TEST_F(KvDisk, AFolderThatIsRemovedWhileItsUseBeginsIsMadeAgain) {
     EXPECT_TRUE(std::filesystem::exists(path(0)));
     tier_.reset();
   }
+}
+
+// Two tiers of equal process ids, as of two containers on one volume.
+TEST_F(KvDisk, TwoThatWriteTheSameBlocksAtOnceBothSucceed) {
+  constexpr int kNumBlocks = 30;
+  const auto write = [this](uint64_t& num_written) {
+    auto tier = create_kv_disk_tier({.max_bytes = int64_t{64} << 20,
+                                     .block_size = kBlockSize,
+                                     .payload_bytes = int64_t{1} << 20,
+                                     .least_buffers = kNumBlocks},
+                                    folder_,
+                                    [] {});
+    ASSERT_TRUE(tier) << tier.error().message;
+    const size_t num_buffers = (*tier)->num_free_buffers();
+    for (int i = 0; i < kNumBlocks; ++i) {
+      const std::vector<TokenId> ids = tokens(i);
+      ASSERT_TRUE((*tier)->save(name(i, ids), (*tier)->take_buffer()));
+    }
+    std::vector<KvTier::Loaded> loaded;
+    while ((*tier)->num_free_buffers() < num_buffers) {
+      (*tier)->collect(loaded);
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    num_written = (*tier)->num_written();
+  };
+  uint64_t first = 0;
+  uint64_t second = 0;
+  std::thread beside([&] { write(first); });
+  write(second);
+  beside.join();
+  EXPECT_EQ(first, kNumBlocks);
+  EXPECT_EQ(second, kNumBlocks);
 }
 
 TEST_F(KvDisk, AFolderThatCannotBeUsedIsRefused) {
