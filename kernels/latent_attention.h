@@ -52,7 +52,7 @@ struct HeadRows {
 // For each token: norms the latent (the tree of kernels/norm.h), rotates the key's shared part and
 // the heads' by the table, caches latent and key, and lays the queries out by head, multiplied by
 // the table's factor of their position, if it has any; without a table as they are. `nope` gets the
-// unrotated n of each head, zeros up to a multiple of 32 behind them; `query` gets the rotated r at
+// unrotated n of each head, zeros up to a multiple of 32 after them; `query` gets the rotated r at
 // column c. `heads` gets each head's rows of `nope`, for linear_experts with a matrix a head.
 struct LatentRowsArgs {
   const float* q;  // [num_tokens, num_heads * (nope_dim + rope_dim)]

@@ -25,7 +25,7 @@ inline constexpr int32_t kMaxStateKeys = 256;  // of a head: the rows of its sta
 // its end: a snapshot. Entries that lie between are read only in this range.
 // States do not take the last `num_drafts` rows, which may be rejected: the state after the row in
 // front of them is left. A later step finds accepted ones as rows that it replays: with n of them,
-// behind the rows of all requests, a request reads the state after begin - n tokens.
+// after the rows of all requests, a request reads the state after begin - n tokens.
 struct StateTable {
   float* states;
   int64_t block_floats;
@@ -38,7 +38,7 @@ struct StateTable {
   std::span<const int32_t> num_drafts = {};        // [num_reqs]; empty: none
 };
 
-// Makes the rows that requests replay: puts those that the last step with drafts kept behind the
+// Makes the rows that requests replay: puts those that the last step with drafts kept after the
 // rows of this step, then keeps this step's drafts in the block of the state that is left. Before
 // any operator that writes rows in place. A block has [most drafts][width] floats, of two ranges of
 // columns side by side.

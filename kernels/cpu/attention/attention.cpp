@@ -71,8 +71,7 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits) {
 
 namespace {
 
-// What latent attention has otherwise: rows of heads lie apart, and a query goes on behind the
-// latent.
+// How latent attention differs: rows of heads lie apart, and a query goes on after the latent.
 struct LatentShape {
   int64_t q_head_stride = 0;
   int64_t out_head_stride = 0;

@@ -10,7 +10,7 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// A block's places in scratch memory, behind its scores and its running and merged outputs.
+// A block's places in scratch memory, after its scores and its running and merged outputs.
 struct LatentScratch {
   float* turned;    // [kLatentElements][kTile]
   float* values;    // [kTile][latent], where they are not read from the cache
@@ -23,7 +23,7 @@ struct LatentScratch {
   }
 };
 
-// Where the keys of a tile lie, with the last one again in place of those behind it.
+// Where the keys of a tile lie, with the last one repeated in the places after it.
 struct LatentRows {
   const std::byte* latent[kTile];
   const std::byte* rope[kTile];
@@ -94,7 +94,7 @@ SLUICE_INLINE void turn_keys(
 struct LatentElements {
   const std::byte* const* keys = nullptr;  // [kTile]
   int64_t offset = 0;
-  int32_t num_cached = 0;  // with the zeros behind a rotated part
+  int32_t num_cached = 0;  // with the zeros after a rotated part
   int32_t num_chained = 0;
 };
 

@@ -54,7 +54,7 @@ struct QueryBlock {
   int32_t window;
   bool is_chunked;
   float soft_cap;
-  int32_t keys_behind;  // one past the last key where rows see keys behind them; 0: they do not
+  int32_t keys_behind;  // one past the last key where rows see keys after them; 0: they do not
 };
 
 // Floats for scores, the running partition's output, the merged output, one tile of K and one of V.
