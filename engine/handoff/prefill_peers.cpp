@@ -171,4 +171,12 @@ void PrefillSide::lose(KvPeerId peer, int64_t now_ms) {
     tell(peer, {.transfer = transfer}, Kind::kPeerDead, now_ms);
 }
 
+size_t PrefillSide::num_known_slots() const {
+  size_t count = 0;
+  for (const Records* records : {&records_, &gone_}) {
+    for (const auto& [transfer, record] : *records) count += record->generations.size();
+  }
+  return count;
+}
+
 }  // namespace sluice

@@ -574,12 +574,6 @@ void PrefillSide::bring_back(Record& record) {
   records_.insert(gone_.extract(record.transfer));
 }
 
-size_t PrefillSide::num_known_slots() const {
-  size_t count = 0;
-  for (const auto& [transfer, record] : records_) count += record->generations.size();
-  return count;
-}
-
 void PrefillSide::fire_timers(int64_t now_ms) {
   std::vector<KvTransferId> due;
   for (const auto& [transfer, record] : records_) {
