@@ -5,7 +5,8 @@
 usage: embeddings_client_test.py BINARY GOLDENS
 
 GOLDENS is tests/golden/embeddings. Vectors are compared with those of sentence-transformers, which is not
-needed. The lines of deploy/retrieval.md are run where SLUICE_TEST_PYTHON has the packages that they import.
+needed. The lines of deploy/retrieval.md are run where SLUICE_TEST_PYTHON, and for Node the folder
+SLUICE_TEST_NODE_MODULES, have the packages that they import.
 """
 import base64
 import http.client
@@ -16,6 +17,7 @@ import re
 import struct
 import subprocess
 import sys
+import tempfile
 
 from server_process import Server
 
@@ -108,6 +110,30 @@ def check_page(server):
         print(f"   {package}: the page's lines ran")
 
 
+def check_node(server):
+    """The page's blocks for Node, which ask for base64 on their own: their vectors are those of floats."""
+    modules = os.environ.get("SLUICE_TEST_NODE_MODULES")
+    root = f"http://127.0.0.1:{server.port}"
+    head = f"const ROOT = {json.dumps(root)}, BASE = {json.dumps(root + '/v1')}, MODEL = {json.dumps(server.model)};\n"
+    tail = "\nconsole.log(JSON.stringify(vectors));\n"
+    texts = ["a text", "another one"]
+    wanted = [row["embedding"] for row in post(server, "/v1/embeddings", {"input": texts})["data"]]
+    blocks = re.findall(r"^```javascript\n(.*?)^```$", PAGE.read_text(), re.M | re.S)
+    assert len(blocks) == 2
+    for block in blocks:
+        package = re.search(r'^import .* from "(.+)";$', block, re.M).group(1)
+        if not modules or not (pathlib.Path(modules) / package).is_dir():
+            print(f"   skipped: SLUICE_TEST_NODE_MODULES has no {package}")
+            continue
+        with tempfile.TemporaryDirectory() as folder:
+            (pathlib.Path(folder) / "node_modules").symlink_to(pathlib.Path(modules).resolve())
+            script = pathlib.Path(folder) / "page.mjs"
+            script.write_text(head + block + tail)
+            run = subprocess.run(["node", script], stdout=subprocess.PIPE, check=True, timeout=120)
+        check_close(json.loads(run.stdout), wanted)
+        print(f"   {package} of Node: the page's lines ran")
+
+
 def check_load(server):
     """The load client counts answers with vectors, and expects no tokens in them."""
     run = subprocess.run([BINARY, "bench", "serve", "--backend", "openai-embeddings", "--port", str(server.port),
@@ -121,6 +147,7 @@ def check_load(server):
 def main():
     server = check_vectors("qwen3-embedding")
     check_page(server)
+    check_node(server)
     check_load(server)
     post(server, "/rerank", {"query": "a cat", "documents": ["the cat sat on the mat", "rain falls"]})
     for name in ("bert-mean", "bert-cls", "xlm-roberta-cls", "modernbert-mean"):
