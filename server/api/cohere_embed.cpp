@@ -24,9 +24,11 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// A code of an element in [-1, 1]: as far from 0, in steps of 1 / 127. Elements beyond are cut.
+// A code of an element in [-1, 1]: as far from 0, in steps of 1 / 127. Elements beyond are cut,
+// before they are rounded: a large one has no integer.
 int64_t int8_of(float x) {
-  return std::clamp<int64_t>(std::lround(static_cast<double>(x) * 127), -128, 127);
+  const double steps = std::clamp(static_cast<double>(x) * 127, -128.0, 127.0);
+  return static_cast<int64_t>(std::lround(steps));
 }
 
 void write_int8(JsonWriter& json, const std::vector<float>& vector) {

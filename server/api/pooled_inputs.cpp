@@ -36,12 +36,6 @@ Error too_long(const InputRules& rules, int64_t index, int64_t num_tokens) {
                "context_length_exceeded"};
 }
 
-void cut(const InputRules& rules, size_t most, Ids& ids) {
-  if (ids.size() <= most) return;
-  if (rules.keeps_end) ids.erase(ids.begin(), ids.end() - static_cast<ptrdiff_t>(most));
-  ids.resize(most);
-}
-
 Expected<Ids> check_ids(const ValidationContext& context,
                         const InputRules& rules,
                         const Json& list,
@@ -54,13 +48,29 @@ Expected<Ids> check_ids(const ValidationContext& context,
     return tl::unexpected(std::move(error));
   }
   if (ids->empty()) return invalid(place + " must not be empty.", rules.param);
-  if (rules.cuts) cut(rules, static_cast<size_t>(rules.most), *ids);
+  if (rules.cuts) cut_ids(rules, static_cast<size_t>(rules.most), *ids);
   const auto count = static_cast<int64_t>(ids->size());
   if (count > rules.most) return tl::unexpected(too_long(rules, index, count));
   return ids;
 }
 
 }  // namespace
+
+void cut_ids(const InputRules& rules, size_t most, Ids& ids) {
+  if (ids.size() <= most) return;
+  if (rules.keeps_end) ids.erase(ids.begin(), ids.end() - static_cast<ptrdiff_t>(most));
+  ids.resize(most);
+}
+
+Expected<void> check_num_texts(const ValidationContext& context,
+                               const std::string& param,
+                               size_t count) {
+  const auto most = static_cast<size_t>(context.config.max_client_batch_size);
+  if (count >= 1 && count <= most) return {};
+  return invalid(param + " must have 1 to " + std::to_string(most) +
+                     " elements (--max-client-batch-size), got " + std::to_string(count) + ".",
+                 param);
+}
 
 int64_t PooledRequest::num_tokens() const {
   int64_t sum = 0;
@@ -210,7 +220,9 @@ Expected<Ids> encode_input(const ValidationContext& context,
                            const InputRules& rules,
                            std::string_view text,
                            int64_t index) {
-  if (text.empty()) return invalid(place_of(rules, index) + " must not be empty.", rules.param);
+  if (text.empty() && !rules.takes_empty) {
+    return invalid(place_of(rules, index) + " must not be empty.", rules.param);
+  }
   const int64_t least = static_cast<int64_t>(text.size()) / kMaxTokenBytes;
   if (least > rules.most && !rules.cuts) return tl::unexpected(too_long(rules, index, least));
   const Tokenizer& tokenizer = context.tokenizer;
@@ -231,7 +243,7 @@ Expected<Ids> encode_input(const ValidationContext& context,
   const size_t num_special = prefix.size() + suffix.size();
   const auto most = static_cast<size_t>(rules.most);
   if (rules.cuts && ids.size() + num_special > most) {
-    cut(rules, most > num_special ? most - num_special : 0, ids);
+    cut_ids(rules, most > num_special ? most - num_special : 0, ids);
   }
   ids.insert(ids.begin(), prefix.begin(), prefix.end());
   ids.insert(ids.end(), suffix.begin(), suffix.end());
@@ -265,13 +277,7 @@ Expected<std::vector<Ids>> read_inputs(const ValidationContext& context,
     prompts.push_back(std::move(ids));
     return prompts;
   }
-  const auto most = static_cast<size_t>(context.config.max_client_batch_size);
-  if (value.size() > most) {
-    return invalid(rules.param + " must have at most " + std::to_string(most) +
-                       " elements (--max-client-batch-size), got " + std::to_string(value.size()) +
-                       ".",
-                   rules.param);
-  }
+  SLUICE_TRY_VOID(check_num_texts(context, rules.param, value.size()));
   const bool are_texts = value.front().is_string();
   for (size_t i = 0; i < value.size(); ++i) {
     const auto index = static_cast<int64_t>(i);
@@ -303,6 +309,7 @@ Expected<std::vector<std::vector<TokenId>>> read_texts(const ValidationContext& 
   if (find_field(body, "messages") != nullptr) {
     if (find_field(body, "add_generation_prompt") == nullptr) body["add_generation_prompt"] = false;
     SLUICE_TRY(ChatPrompt prompt, chat_prompt(context, body));
+    if (rules.cuts) cut_ids(rules, static_cast<size_t>(rules.most), prompt.ids);
     const auto count = static_cast<int64_t>(prompt.ids.size());
     if (count > rules.most) {
       return tl::unexpected(context_length_error(context, std::nullopt, count, "messages"));

@@ -38,6 +38,7 @@ struct InputRules {
   int32_t most = 0;         // tokens of a text, special ones included
   bool cuts = false;        // a longer one is cut; else it is an error
   bool keeps_end = false;   // what is cut is the beginning
+  bool takes_empty = false;  // an empty text is one; else an error
   std::string param;        // the field with the texts, for errors
   std::string prompt;       // put before each text
   TokenId marker = kInvalidToken;     // after the tokens that begin a text, if any
@@ -72,6 +73,14 @@ void leave_out(const PoolingInfo& info, TextSide side, size_t index, PooledReque
 [[nodiscard]] Expected<std::string> read_prompt(const PoolingInfo& info,
                                                 const nlohmann::ordered_json& body,
                                                 bool must_exist = true);
+
+// Cuts ids to `most`, at the end that the rules say.
+void cut_ids(const InputRules& rules, size_t most, std::vector<TokenId>& ids);
+
+// kInvalidArgument: `count` texts, or pairs of them, are none or more than one request may have.
+[[nodiscard]] Expected<void> check_num_texts(const ValidationContext& context,
+                                             const std::string& param,
+                                             size_t count);
 
 // Reads add_special_tokens, truncate_prompt_tokens, truncation_side and, in TEI's spelling,
 // truncate and truncation_direction. Texts get the default prompt.

@@ -6,13 +6,40 @@
 #include <cstring>
 #include <nlohmann/json.hpp>
 
+#include "engine/core/config.h"
 #include "engine/tokenizer/text/base64.h"
+#include "server/api/parameters.h"
+#include "server/api/request_validator.h"
 #include "server/json/json_fields.h"
+#include "server/json/json_reader.h"
 
 namespace sluice {
 
+using Json = nlohmann::ordered_json;
+
+Expected<Json> read_tei_body(const ValidationContext& context, Exchange& exchange) {
+  SLUICE_TRY(Json body, parse_body(exchange.request.body, context.config.max_json_depth));
+  Json parameters = Json::object();
+  if (const Json* const nested = find_field(body, "parameters"); nested != nullptr) {
+    if (!nested->is_object()) {
+      return invalid("parameters must be an object, got " + show_value(*nested) + ".",
+                     "parameters");
+    }
+    parameters = *nested;
+  }
+  body.erase("parameters");
+  // Few members are left of either.
+  SLUICE_TRY_VOID(check_parameters(body, Endpoint::kTei, exchange.ignored));
+  SLUICE_TRY_VOID(check_parameters(parameters, Endpoint::kTei, exchange.ignored));
+  for (const auto& [name, value] : parameters.items()) {
+    if (find_field(body, name) == nullptr) body[name] = value;
+  }
+  if (find_field(body, "inputs") == nullptr) return invalid("inputs is missing.", "inputs");
+  return body;
+}
+
 Expected<int32_t> read_dimensions(const PoolingInfo& info,
-                                  const nlohmann::ordered_json& body,
+                                  const Json& body,
                                   const std::string& name) {
   SLUICE_TRY(const auto wanted, read_integer(body, name, 1, info.width));
   if (!wanted) return 0;

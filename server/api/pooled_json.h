@@ -10,9 +10,16 @@
 
 #include "engine/core/pooling.h"
 #include "engine/core/status.h"
+#include "server/front/front_end.h"
 #include "server/json/json_writer.h"
+#include "server/prompt/validation_context.h"
 
 namespace sluice {
+
+// Reads the body of a request of text-embeddings-inference: `inputs` and, beside them or in
+// `parameters`, as clients of Hugging Face send them, how they are read.
+[[nodiscard]] Expected<nlohmann::ordered_json> read_tei_body(const ValidationContext& context,
+                                                             Exchange& exchange);
 
 // Reads `name`, the elements wanted; 0: all. kInvalidArgument: more than there are, or the model's
 // vectors are not made to be cut.

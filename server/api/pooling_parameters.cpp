@@ -35,6 +35,7 @@ constexpr std::string_view kTextsOrIds =
     R"(1,"items":{"type":"integer","minimum":0}}]}}])";
 constexpr std::string_view kTextList =
     R"("type":"array","minItems":1,"items":{"type":"string","minLength":1})";
+constexpr std::string_view kTexts = R"("type":"array","minItems":1,"items":{"type":"string"})";
 constexpr std::string_view kTextObjects =
     R"("type":"array","minItems":1,"items":{"anyOf":[{"type":"string"},{"type":"object",)"
     R"("required":["text"]}]})";
@@ -100,7 +101,8 @@ constexpr std::array kRows = {
     taken("top_n", kRanks, kZeroOrMore),
     taken("return_documents", kRanks, kSwitchValue),
     taken("max_tokens_per_doc", kRanks, kZeroOrMore),
-    taken("texts", joined(kRanks, kCohere), kTextList),
+    taken("texts", kRanks, kTexts),
+    taken("texts", kCohere, kTextList),
     taken("return_text", kRanks, kSwitchValue),
     taken("raw_scores", joined(kRanks, Endpoint::kTei), kSwitchValue),
     taken("truncate", joined(kRanks, Endpoint::kTei), kSwitchValue),
@@ -122,6 +124,7 @@ constexpr std::array kRows = {
     // TEI.
     taken("inputs", Endpoint::kTei, kTextsOrPairs),
     taken("normalize", Endpoint::kTei, kSwitchValue),
+    taken("parameters", Endpoint::kTei, kAnyObject),
     // Prompts of the model's files, by name.
     taken("input_type", joined(kVectors, kCohere), kString),
     taken("prompt_name", joined(kVectors, Endpoint::kTei), kString),

@@ -16,6 +16,7 @@
 
 #include "engine/core/config.h"
 #include "engine/tokenizer/detokenizer.h"
+#include "server/api/pooled_json.h"
 #include "server/api/pooling_run.h"
 #include "server/api/request_validator.h"
 #include "server/api/text_pairs.h"
@@ -88,18 +89,18 @@ Expected<std::vector<std::string>> texts_of(const ValidationContext& context,
     texts.push_back(std::move(text));
     return texts;
   }
-  const auto most = static_cast<size_t>(context.config.max_client_batch_size);
-  if (value.empty() || value.size() > most) {
-    return invalid(name + " must have 1 to " + std::to_string(most) +
-                       " elements (--max-client-batch-size), got " + std::to_string(value.size()) +
-                       ".",
-                   name);
-  }
+  SLUICE_TRY_VOID(check_num_texts(context, name, value.size()));
   for (size_t i = 0; i < value.size(); ++i) {
     SLUICE_TRY(std::string text, text_of(value[i], name + "[" + std::to_string(i) + "]", name));
     texts.push_back(std::move(text));
   }
   return texts;
+}
+
+// What is asked for is a text; a document may have none.
+Expected<void> check_queries(const std::vector<std::string>& texts, const std::string& name) {
+  if (std::ranges::none_of(texts, &std::string::empty)) return {};
+  return invalid(name + " must not be empty.", name);
 }
 
 // kInvalidArgument: late interaction of these would take too long.
@@ -129,6 +130,7 @@ Expected<Prompts> encode_pairs(const ValidationContext& context,
     for (const TextSide side : {TextSide::kQuery, TextSide::kDocument}) {
       const auto& texts = side == TextSide::kQuery ? pairs.first : pairs.second;
       InputRules own = rules;
+      own.takes_empty = side == TextSide::kDocument;
       if (info.type == PoolingType::kEvery) apply_side(info, side, own);
       for (size_t i = 0; i < texts.size(); ++i) {
         SLUICE_TRY(auto ids, encode_input(context, own, texts[i], static_cast<int64_t>(i)));
@@ -286,6 +288,7 @@ Expected<DecodedPooledRequest> decode_rerank(const ValidationContext& context, E
   Pairs pairs;
   SLUICE_TRY(std::string first, text_of(*query, "query", "query"));
   pairs.first.push_back(std::move(first));
+  SLUICE_TRY_VOID(check_queries(pairs.first, "query"));
   SLUICE_TRY(pairs.second, texts_of(context, *documents, name));
   if (form.has_texts) form.documents = pairs.second;
   SLUICE_TRY_VOID(limit_documents(context, body, pairs.second));
@@ -323,6 +326,7 @@ Expected<Pairs> read_pairs(const ValidationContext& context, const Json& body) {
   const Json* const first = first_field(body, {"queries", "text_1", "data_1"}, name);
   if (first == nullptr) return invalid("queries is missing.", "queries");
   SLUICE_TRY(pairs.first, texts_of(context, *first, name));
+  SLUICE_TRY_VOID(check_queries(pairs.first, name));
   const Json* const second = first_field(body, {"documents", "items", "text_2", "data_2"}, name);
   if (second == nullptr) return invalid("documents is missing.", "documents");
   SLUICE_TRY(pairs.second, texts_of(context, *second, name));
@@ -418,13 +422,11 @@ Expected<DecodedPooledRequest> decode_classify(const ValidationContext& context,
 // `inputs`: {"source_sentence": ..., "sentences": [...]}.
 Expected<DecodedPooledRequest> decode_similarity(const ValidationContext& context,
                                                  Exchange& exchange) {
-  SLUICE_TRY(Json body, parse_body(exchange.request.body, context.config.max_json_depth));
-  SLUICE_TRY_VOID(check_parameters(body, Endpoint::kTei, exchange.ignored));
+  SLUICE_TRY(const Json body, read_tei_body(context, exchange));
   SLUICE_TRY(const PoolingInfo info, pooling_of(context, PooledKind::kTokens));
-  const Json* const inputs = find_field(body, "inputs");
-  const bool is_object = inputs != nullptr && inputs->is_object();
-  const Json* const source = is_object ? find_field(*inputs, "source_sentence") : nullptr;
-  const Json* const sentences = is_object ? find_field(*inputs, "sentences") : nullptr;
+  const Json& inputs = *find_field(body, "inputs");
+  const Json* const source = inputs.is_object() ? find_field(inputs, "source_sentence") : nullptr;
+  const Json* const sentences = inputs.is_object() ? find_field(inputs, "sentences") : nullptr;
   if (source == nullptr || sentences == nullptr || !sentences->is_array()) {
     return invalid("inputs must have a source_sentence and a list of sentences.", "inputs");
   }
@@ -432,10 +434,13 @@ Expected<DecodedPooledRequest> decode_similarity(const ValidationContext& contex
   SLUICE_TRY(std::string first, text_of(*source, "inputs.source_sentence", "inputs"));
   pairs.first.push_back(std::move(first));
   SLUICE_TRY(pairs.second, texts_of(context, *sentences, "inputs"));
-  SLUICE_TRY(const InputRules rules, read_input_rules(context, info, body, "inputs"));
+  PoolingParams params;
+  SLUICE_TRY(params.dimensions, read_dimensions(info, body));
+  SLUICE_TRY(InputRules rules, read_input_rules(context, info, body, "inputs"));
+  SLUICE_TRY(rules.prompt, read_prompt(info, body));
   SLUICE_TRY(Prompts prompts, encode_pairs(context, info, rules, pairs));
   SLUICE_TRY(PooledRequest request,
-             request_of(context, body, info, {}, 1, std::move(prompts)));
+             request_of(context, body, info, params, 1, std::move(prompts)));
   return DecodedPooledRequest{std::move(request), [info](const PooledAnswer& answer) {
                                 std::string out;
                                 JsonWriter json(out);

@@ -24,17 +24,19 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Expected<Json> read_body(const ValidationContext& context, Exchange& exchange) {
-  SLUICE_TRY(Json body, parse_body(exchange.request.body, context.config.max_json_depth));
-  SLUICE_TRY_VOID(check_parameters(body, Endpoint::kTei, exchange.ignored));
-  if (find_field(body, "inputs") == nullptr) return invalid("inputs is missing.", "inputs");
-  return body;
+// Members that TEI's other endpoints have.
+Expected<void> refuse_members(const Json& body, std::initializer_list<const char*> names) {
+  for (const char* name : names) {
+    if (find_field(body, name) == nullptr) continue;
+    return unsupported("`" + std::string(name) + "` is not supported here; leave it out.", name);
+  }
+  return {};
 }
 
 Expected<DecodedPooledRequest> decode_embed(const ValidationContext& context,
                                             Exchange& exchange,
                                             bool every_token) {
-  SLUICE_TRY(const Json body, read_body(context, exchange));
+  SLUICE_TRY(const Json body, read_tei_body(context, exchange));
   const PooledKind kind = every_token ? PooledKind::kTokens : PooledKind::kVectors;
   SLUICE_TRY(const PoolingInfo info, pooling_of(context, kind));
   PoolingParams params;
@@ -85,6 +87,7 @@ Expected<std::vector<std::vector<TokenId>>> read_predicted(const ValidationConte
   const bool is_list = inputs.is_array() && !inputs.empty() && inputs.front().is_array();
   is_single = !is_list;
   const Json list = is_list ? inputs : Json::array({inputs});
+  SLUICE_TRY_VOID(check_num_texts(context, "inputs", list.size()));
   std::vector<std::vector<TokenId>> prompts;
   for (size_t i = 0; i < list.size(); ++i) {
     const Json& item = list[i];
@@ -118,8 +121,9 @@ Expected<std::vector<std::vector<TokenId>>> read_predicted(const ValidationConte
 
 Expected<DecodedPooledRequest> decode_predict(const ValidationContext& context,
                                               Exchange& exchange) {
-  SLUICE_TRY(const Json body, read_body(context, exchange));
+  SLUICE_TRY(const Json body, read_tei_body(context, exchange));
   SLUICE_TRY(const PoolingInfo info, pooling_of(context, PooledKind::kScores));
+  SLUICE_TRY_VOID(refuse_members(body, {"prompt_name", "dimensions"}));
   SLUICE_TRY(const bool is_raw, read_bool(body, "raw_scores", false));
   SLUICE_TRY(const InputRules rules, read_input_rules(context, info, body, "inputs"));
   bool is_single = false;

@@ -20,23 +20,22 @@ constexpr std::string_view kJudgeBetween = "\n<Document>: ";
 constexpr std::string_view kJudgeBehind =
     "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
 
-// The whole conversation is tokenized as one text, so that tokens at its borders are the model's.
-// Texts never become control tokens.
-Ids encode_judgement(const Tokenizer& tokenizer,
-                     std::string_view query,
-                     std::string_view document) {
-  std::string text(kJudgeBefore);
+// A text with ranges in which nothing is a control token.
+struct MarkedText {
+  std::string text;
   std::vector<TextRange> literal;
-  literal.push_back({text.size(), text.size() + query.size()});
-  text += query;
-  text += kJudgeBetween;
-  literal.push_back({text.size(), text.size() + document.size()});
-  text += document;
-  text += kJudgeBehind;
-  Ids ids;
-  tokenizer.encode_marked(text, literal, ids);
-  return ids;
-}
+
+  void add_literal(std::string_view more) {
+    literal.push_back({text.size(), text.size() + more.size()});
+    text += more;
+  }
+
+  [[nodiscard]] Ids encode(const Tokenizer& tokenizer) const {
+    Ids ids;
+    tokenizer.encode_marked(text, literal, ids);
+    return ids;
+  }
+};
 
 tl::unexpected<Error> too_long(const InputRules& rules, size_t count) {
   return make_error(ErrorCode::kInvalidArgument,
@@ -47,25 +46,31 @@ tl::unexpected<Error> too_long(const InputRules& rules, size_t count) {
                     "context_length_exceeded");
 }
 
-// Cuts the document, as a text, until the conversation fits.
+// The whole conversation is tokenized as one text, so that tokens at its borders are the model's.
+// Where it is too long, tokens of the document are left out, at its end or its beginning.
 Expected<Ids> judge(const ValidationContext& context,
                     const InputRules& rules,
                     std::string_view query,
                     std::string_view document) {
+  const Tokenizer& tokenizer = context.tokenizer;
+  MarkedText whole{std::string(kJudgeBefore), {}};
+  whole.add_literal(query);
+  whole.text += kJudgeBetween;
+  const MarkedText head = whole;
+  whole.add_literal(document);
+  whole.text += kJudgeBehind;
+  Ids ids = whole.encode(tokenizer);
   const auto most = static_cast<size_t>(rules.most);
-  Ids ids = encode_judgement(context.tokenizer, query, document);
   if (ids.size() <= most) return ids;
-  if (!rules.cuts) return too_long(rules, ids.size());
-  Ids own;
-  context.tokenizer.encode(document, SpecialText::kText, own);
-  const size_t excess = ids.size() - most;
-  if (excess >= own.size()) return too_long(rules, ids.size());
-  // The conversation's end is kept: its tokens, after as much of the document as fits.
   Ids tail;
-  context.tokenizer.encode(kJudgeBehind, SpecialText::kParse, tail);
-  if (tail.size() + excess >= ids.size()) return too_long(rules, ids.size());
-  const auto end = ids.end() - static_cast<ptrdiff_t>(tail.size());
-  ids.erase(end - static_cast<ptrdiff_t>(excess), end);
+  tokenizer.encode(kJudgeBehind, SpecialText::kParse, tail);
+  const size_t excess = ids.size() - most;
+  const size_t num_others = head.encode(tokenizer).size() + tail.size();
+  if (!rules.cuts || num_others + excess >= ids.size()) return too_long(rules, ids.size());
+  const size_t from =
+      rules.keeps_end ? num_others - tail.size() : ids.size() - tail.size() - excess;
+  const auto first = ids.begin() + static_cast<ptrdiff_t>(from);
+  ids.erase(first, first + static_cast<ptrdiff_t>(excess));
   return ids;
 }
 
@@ -76,10 +81,14 @@ Expected<Ids> encode_pair(const ValidationContext& context,
                           std::string_view first,
                           std::string_view second,
                           int64_t index) {
-  if (first.empty() || second.empty()) {
-    return invalid("A text of a pair must not be empty" +
+  if (first.empty()) {
+    return invalid("The first text of a pair must not be empty" +
                        (index < 0 ? std::string() : ": number " + std::to_string(index)) + ".",
                    rules.param);
+  }
+  if (!rules.adds_special_tokens) {
+    return invalid("add_special_tokens must be true: special tokens part the texts of a pair.",
+                   "add_special_tokens");
   }
   if (!context.model.pooling->label_tokens.empty()) return judge(context, rules, first, second);
   const Tokenizer& tokenizer = context.tokenizer;
@@ -94,7 +103,7 @@ Expected<Ids> encode_pair(const ValidationContext& context,
   const size_t others = ids.size() + suffix.size();
   if (others + document.size() > most) {
     if (!rules.cuts || others >= most) return too_long(rules, others + document.size());
-    document.resize(most - others);
+    cut_ids(rules, most - others, document);
   }
   document.insert(document.end(), suffix.begin(), suffix.end());
   if (context.model.pooling->has_segments) {

@@ -63,6 +63,12 @@ class FakeEngine : public Engine {
     logprobs_[RequestId(id)] = logprob;
   }
 
+  // Sets the vector of each text.
+  void set_pooled(std::vector<float> pooled) {
+    const std::scoped_lock lock(mutex_);
+    pooled_ = std::move(pooled);
+  }
+
   // Has the next submit() throw this instead.
   void throw_next(std::exception_ptr thrown) {
     const std::scoped_lock lock(mutex_);
@@ -327,6 +333,7 @@ class FakeEngine : public Engine {
   // hundredths, so that texts are ranked by their ends.
   std::vector<float> pooled_of(const ValidRequest& request) const {
     const std::vector<TokenId>& prompt = request.prompt;
+    if (!pooled_.empty()) return pooled_;
     if (model_.pooling->is_classifier) {
       std::vector<float> scores(static_cast<size_t>(model_.pooling->width), 0.125F);
       scores.front() = static_cast<float>(prompt.back()) / 100;
@@ -402,6 +409,7 @@ class FakeEngine : public Engine {
   std::vector<TokenId> script_;
   std::map<RequestId, Running> running_;
   std::map<RequestId, float> logprobs_;
+  std::vector<float> pooled_;  // empty: what pooled_of() makes of a prompt
   std::atomic<ErrorCode> fail_code_ = ErrorCode::kInternal;
   std::atomic<int32_t> fail_retry_s_ = 0;
   std::vector<ValidRequest> submitted_;

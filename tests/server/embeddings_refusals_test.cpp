@@ -1,0 +1,283 @@
+// SPDX-License-Identifier: Apache-2.0
+// What clients of OpenAI's API, vLLM and text-embeddings-inference send beside the usual: each is
+// answered as it is meant, or refused by the name of the field that is wrong.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "tests/server/embeddings_rig.h"
+
+namespace sluice {
+namespace {
+
+class PooledRefusals : public Embeddings {
+ protected:
+  // Sends `body` with each of `values` under `name`, which the refusals must name.
+  void expect_each_refused(const std::string& path,
+                           const Json& body,
+                           const std::string& name,
+                           const std::vector<Json>& values) {
+    for (const Json& value : values) {
+      Json asked = body;
+      asked[name] = value;
+      EXPECT_EQ(refused(path, asked), name) << path << asked;
+      EXPECT_FALSE(message_.empty());
+    }
+  }
+
+  // Sends `body` with each of `values` under `name`, which change nothing.
+  void expect_each_taken(const std::string& path,
+                         const Json& body,
+                         const std::string& name,
+                         const std::vector<Json>& values) {
+    Json plain = ok(path, body);
+    for (const Json& value : values) {
+      Json asked = body;
+      asked[name] = value;
+      Json answer = ok(path, asked);
+      if (answer.is_object()) answer["id"] = plain["id"];
+      EXPECT_EQ(answer, plain) << path << asked;
+    }
+  }
+};
+
+TEST_F(PooledRefusals, FieldsOfEmbeddings) {
+  info().is_matryoshka = true;
+  const Json body = {{"input", "ab"}};
+  expect_each_refused(kPath, body, "encoding_format", {"hex", "FLOAT", "", 1, Json::array()});
+  expect_each_refused(kPath, body, "dimensions", {0, -1, 5, 1.5, "2", true, 1e300});
+  expect_each_refused(
+      kPath, body, "truncate_prompt_tokens", {0, -2, 513, 1e12, "4", true, Json::array()});
+  expect_each_refused(kPath, body, "truncation_side", {"middle", 1, ""});
+  expect_each_refused(kPath, body, "add_special_tokens", {"yes", 1});
+  expect_each_refused(kPath, body, "use_activation", {"yes", 0});
+  expect_each_refused(kPath, body, "embed_dtype", {"float16", "bfloat16", "fp8_e4m3", 4});
+  expect_each_refused(kPath, body, "endianness", {"big", 1});
+  expect_each_refused(kPath, body, "priority", {"high", 1.5, 1e10});
+  expect_each_refused(kPath, body, "cache_salt", {"", 7});
+  expect_each_refused(kPath, body, "messages", {"hello", Json::array()});
+  expect_each_refused(kPath, body, "task", {"embed"});
+  // A field without a value, and values that ask for what happens anyway.
+  for (const char* name : {"encoding_format", "dimensions", "user", "truncate_prompt_tokens",
+                           "embed_dtype", "messages", "cache_salt", "model", "priority"}) {
+    expect_each_taken(kPath, body, name, {nullptr});
+  }
+  expect_each_taken(kPath, body, "user", {"somebody"});
+  expect_each_taken(kPath, body, "embed_dtype", {"float32"});
+  expect_each_taken(kPath, body, "endianness", {"native", "little"});
+  expect_each_taken(kPath, body, "dimensions", {4});
+  expect_each_taken(kPath, body, "truncate_prompt_tokens", {-1, 64, 512});
+  expect_each_taken(kPath, body, "unknown_to_everybody", {1, "a"});
+}
+
+TEST_F(PooledRefusals, InputsOfEveryOtherForm) {
+  const Json nested = Json::array({Json::array({Json::array({1})})});
+  expect_each_refused(kPath,
+                      Json::object(),
+                      "input",
+                      {nullptr,
+                       true,
+                       nested,
+                       Json::array({Json::array({"a"})}),
+                       Json::array({Json::array({"a", "b"})}),
+                       Json::array({nullptr}),
+                       Json::array({true}),
+                       Json::array({Json::object()}),
+                       Json::array({1, "a"}),
+                       Json::array({1, nullptr}),
+                       Json::array({1e300}),
+                       Json::array({18446744073709551615ULL}),
+                       Json::array({Json::array({1}), Json::array()}),
+                       {{"text", "a"}}});
+  // A list of one is what it holds.
+  const Json alone = ok(kPath, {{"input", "a"}});
+  EXPECT_EQ(ok(kPath, {{"input", Json::array({"a"})}}), alone);
+  EXPECT_EQ(ok(kPath, {{"input", Json::array({Json::array({258, 97})})}}), alone);
+  // NUL is a character like others, spaces are a text, and half a surrogate pair is no text.
+  EXPECT_EQ(ok(kPath, {{"input", std::string("a\0b", 3)}})["usage"]["prompt_tokens"], 4);
+  EXPECT_EQ(ok(kPath, {{"input", std::string(1, '\0')}})["usage"]["prompt_tokens"], 2);
+  EXPECT_EQ(ok(kPath, {{"input", "  \n"}})["usage"]["prompt_tokens"], 4);
+  for (const char* body : {R"({"input":"\ud800"})", R"({"input":"a)", "[]", "\"a\"", "", "null",
+                           "{\"input\":\"\xff\"}"}) {
+    EXPECT_EQ(post(kPath, body).status, 400) << body;
+  }
+}
+
+// Where chats are cut is said by the same fields as for texts.
+TEST_F(PooledRefusals, ChatsAreCutLikeTexts) {
+  const Json chat = Json::array({{{"role", "user"}, {"content", std::string(100, 'x')}}});
+  EXPECT_EQ(refused(kPath, {{"messages", chat}}), "messages");
+  const Json cut = ok(kPath, {{"messages", chat}, {"truncate_prompt_tokens", 40}});
+  EXPECT_EQ(cut["usage"]["prompt_tokens"], 40);
+  EXPECT_EQ(engine_.submitted().back().prompt.back(), 'x');
+  ok(kPath, {{"messages", chat}, {"truncate_prompt_tokens", -1}, {"truncation_side", "left"}});
+  EXPECT_EQ(engine_.submitted().back().prompt.size(), 64U);
+  EXPECT_NE(engine_.submitted().back().prompt.back(), 'x') << "the end of the turn is kept";
+}
+
+TEST_F(PooledRefusals, FieldsOfRerank) {
+  make_classifier({"LABEL_0"});
+  const Json body = {{"query", "q"}, {"documents", {"xa", "xb"}}};
+  expect_each_refused("/rerank", body, "query", {"", 7, Json::array({"q"}), Json::object()});
+  expect_each_refused("/rerank",
+                      body,
+                      "documents",
+                      {"xa", Json::array(), Json::array({1}), Json::array({nullptr}),
+                       Json::array({Json::array({"xa"})}), Json::array({{{"title", "t"}}}),
+                       Json::object()});
+  expect_each_refused("/rerank", body, "top_n", {-1, 1.5, "2", 1e12});
+  expect_each_refused("/rerank", body, "max_tokens_per_doc", {-1, "2"});
+  expect_each_refused("/rerank", body, "return_documents", {"yes", 1});
+  expect_each_taken("/rerank", body, "top_n", {nullptr, 0, 100});
+  expect_each_taken("/rerank", body, "return_documents", {nullptr, true});
+  expect_each_taken("/rerank", body, "max_tokens_per_doc", {nullptr, 0, 100});
+  const std::vector<std::string> many(2049, "d");
+  EXPECT_EQ(refused("/rerank", {{"query", "q"}, {"documents", many}}), "documents");
+  EXPECT_EQ(refused("/rerank", {{"query", "q"}, {"texts", many}}), "texts");
+}
+
+// vLLM, TEI and llama-server take a document without text, and rank it among the others.
+TEST_F(PooledRefusals, ADocumentMayBeEmpty) {
+  for (const bool is_classifier : {false, true}) {
+    if (is_classifier) make_classifier({"LABEL_0"});
+    const Json documents = {"", "xb", {{"text", ""}}};
+    const Json ranked = ok("/v1/rerank", {{"query", "q"}, {"documents", documents}});
+    EXPECT_EQ(ranked["results"].size(), 3U);
+    EXPECT_EQ(ok("/rerank", {{"query", "q"}, {"texts", {"", "xb"}}}).size(), 2U);
+    EXPECT_EQ(ok("/score", {{"queries", "q"}, {"documents", ""}})["data"].size(), 1U);
+    EXPECT_EQ(refused("/score", {{"text_1", ""}, {"text_2", "a"}}), "text_1");
+  }
+}
+
+TEST_F(PooledRefusals, FieldsOfScoreAndClassify) {
+  make_classifier({"LABEL_0"});
+  const Json body = {{"queries", "q"}, {"documents", "d"}};
+  expect_each_refused("/score", body, "queries", {"", Json::array(), 7, Json::array({"a", 7})});
+  expect_each_refused("/score", body, "documents", {Json::array(), 7, Json::array({nullptr})});
+  EXPECT_EQ(refused("/score", {{"queries", {"a", "b"}}, {"documents", "d"}}), "documents");
+  EXPECT_EQ(refused("/score", {{"text_1", "a"}}), "documents");
+  // A pair is parted by tokens that a client cannot leave out.
+  expect_each_refused("/score", body, "add_special_tokens", {false, "no"});
+  make_classifier({"bad", "good"});
+  expect_each_refused("/classify", {{"input", "a"}}, "input", {"", Json::array(), 7, Json{1.5}});
+  expect_each_refused("/classify", {{"input", "a"}}, "truncate_prompt_tokens", {0, "all"});
+}
+
+// The side that is cut is the document's, too.
+TEST_F(PooledRefusals, ADocumentIsCutAtTheSideThatIsAsked) {
+  make_classifier({"LABEL_0"});
+  const std::string document = "a" + std::string(100, 'x') + "z";
+  const auto prompt = [&](const Json& more) {
+    Json body = {{"queries", "q"}, {"documents", document}, {"truncate_prompt_tokens", 10}};
+    body.update(more);
+    ok("/score", body);
+    const std::vector<TokenId> ids = engine_.submitted().back().prompt;
+    return std::string(ids.begin(), ids.end());
+  };
+  EXPECT_EQ(prompt(Json::object()).back(), 'x');
+  EXPECT_EQ(prompt({{"truncation_side", "right"}}).back(), 'x');
+  EXPECT_EQ(prompt({{"truncation_side", "left"}}).back(), 'z');
+  EXPECT_EQ(prompt({{"truncation_side", "left"}}).size(), 10U);
+  ok("/rerank",
+     {{"query", "q"}, {"texts", {document}}, {"truncate", true}, {"truncation_direction", "Left"}});
+  EXPECT_EQ(engine_.submitted().back().prompt.back(), 'z');
+  EXPECT_EQ(engine_.submitted().back().prompt.size(), 64U);
+}
+
+// The conversation around a document that is cut stays whole.
+TEST_F(PooledRefusals, AJudgedDocumentIsCutAtTheSideThatIsAsked) {
+  make_classifier({"LABEL_0"});
+  info().label_tokens = {'n', 'y'};
+  info().max_tokens = 512;
+  const std::string document = "[a" + std::string(300, 'x') + "z]";
+  const auto prompt = [&](const char* side) {
+    ok("/score",
+       {{"queries", "q"}, {"documents", document}, {"truncate_prompt_tokens", -1},
+        {"truncation_side", side}});
+    EXPECT_EQ(engine_.submitted().back().prompt.size(), 512U);
+    return engine_.last_prompt();
+  };
+  const std::string right = prompt("right");
+  EXPECT_NE(right.find("<Document>: [axx"), std::string::npos) << right;
+  EXPECT_NE(right.find("xx<|im_end|>\n<|im_start|>assistant"), std::string::npos) << right;
+  const std::string left = prompt("left");
+  EXPECT_NE(left.find("<Document>: xx"), std::string::npos) << left;
+  EXPECT_NE(left.find("xxz]<|im_end|>\n<|im_start|>assistant"), std::string::npos) << left;
+  const Json no_room = {{"queries", std::string(300, 'q')}, {"documents", document},
+                        {"truncate_prompt_tokens", -1}};
+  EXPECT_EQ(refused("/score", no_room), "documents") << "a query is not cut";
+}
+
+TEST_F(PooledRefusals, FieldsOfTei) {
+  info().is_matryoshka = true;
+  const Json body = {{"inputs", "ab"}};
+  expect_each_refused("/embed",
+                      body,
+                      "inputs",
+                      {"", 7, Json::array(), Json::object(), Json::array({Json::array({"a"})}),
+                       Json::array({"a", ""}), std::string(100, 'x')});
+  expect_each_refused("/embed", body, "truncate", {"yes", 1});
+  expect_each_refused("/embed", body, "truncation_direction", {"up", 1});
+  expect_each_refused("/embed", body, "normalize", {"yes"});
+  expect_each_refused("/embed", body, "dimensions", {0, 5, "2"});
+  expect_each_refused("/embed", body, "prompt_name", {"query", 7});
+  expect_each_refused("/embed", body, "parameters", {7, "a", Json::array()});
+  for (const char* name : {"truncate", "normalize", "prompt_name", "parameters", "dimensions"}) {
+    expect_each_taken("/embed", body, name, {nullptr});
+  }
+  expect_each_taken("/embed", body, "parameters", {Json::object()});
+  expect_each_taken("/embed", body, "dimensions", {4});
+  const std::vector<std::string> many(2049, "d");
+  EXPECT_EQ(refused("/embed", {{"inputs", many}}), "inputs");
+  make_classifier({"bad", "good"});
+  Json pairs = Json::array();
+  for (int i = 0; i < 2049; ++i) pairs.push_back(Json::array({"a", "b"}));
+  EXPECT_EQ(refused("/predict", {{"inputs", pairs}}), "inputs");
+  pairs.erase(0);
+  EXPECT_EQ(ok("/predict", {{"inputs", pairs}}).size(), 2048U);
+  expect_each_refused("/predict",
+                      body,
+                      "inputs",
+                      {"",
+                       7,
+                       Json::array(),
+                       Json::array({Json::array()}),
+                       Json::array({"a", "b", "c"}),
+                       Json::array({Json::array({"a"}), 7})});
+  expect_each_refused("/predict", body, "dimensions", {2});
+  expect_each_refused("/predict", body, "prompt_name", {"query"});
+  expect_each_refused("/predict", body, "raw_scores", {"yes"});
+}
+
+// Hugging Face's clients put fields into `parameters`.
+TEST_F(PooledRefusals, ParametersOfTei) {
+  info().prompts = {{"query", "q: "}};
+  const std::string text(100, 'x');
+  const Json cut = Json::object({{"truncate", true}, {"truncation_direction", "left"}});
+  EXPECT_EQ(ok("/embed", {{"inputs", text + "z"}, {"parameters", cut}})[0],
+            (Json{64.0, 258.0, 122.0, 0.5}));
+  EXPECT_EQ(refused("/embed", {{"inputs", text}, {"parameters", {{"truncate", 1}}}}), "truncate");
+  const Json sentences = {{"source_sentence", "a"}, {"sentences", {"a", text}}};
+  EXPECT_EQ(refused("/similarity", {{"inputs", sentences}}), "inputs");
+  EXPECT_EQ(ok("/similarity", {{"inputs", sentences}, {"parameters", cut}}).size(), 2U);
+  EXPECT_EQ(ok("/similarity", {{"inputs", sentences}, {"truncate", true}}).size(), 2U);
+  const Json asked = {{"source_sentence", "a"}, {"sentences", {"b"}}};
+  ok("/similarity", {{"inputs", asked}, {"parameters", {{"prompt_name", "query"}}}});
+  EXPECT_EQ(engine_.last_prompt(), "<s>q: b");
+  EXPECT_EQ(refused("/similarity", {{"inputs", asked}, {"prompt_name", "other"}}), "prompt_name");
+}
+
+// Cohere's codes of elements far outside of -1 to 1 are those of the ends.
+TEST_F(PooledRefusals, CoheresCodesOfLargeElements) {
+  engine_.set_pooled({1e30F, -1e30F, 3e38F, -2});
+  const Json types =
+      ok("/v2/embed", {{"texts", {"a"}}, {"embedding_types", {"int8", "uint8"}}})["embeddings"];
+  EXPECT_EQ(types["int8"][0], (Json{127, -128, 127, -128}));
+  EXPECT_EQ(types["uint8"][0], (Json{255, 0, 255, 0}));
+}
+
+}  // namespace
+}  // namespace sluice
