@@ -172,6 +172,21 @@ TEST(TokenizerJson, UnigramVocabulariesGiveTheSameIds) {
   }
 }
 
+// XLM-R's, in a GGUF file, which has no field for it.
+TEST(TokenizerJson, TheMaskOfAUnigramVocabularyTakesTheSpacesBeforeIt) {
+  Vocabulary vocabulary = spaced_vocabulary("t5", true);
+  vocabulary.tokens.emplace_back("<mask>");
+  vocabulary.token_types.push_back(TokenType::kControl);
+  vocabulary.scores.push_back(0);
+  const auto own = create_tokenizer(vocabulary);
+  ASSERT_TRUE(own.has_value()) << own.error().message;
+  const auto ids = encode(**own, "a<mask> b", SpecialText::kParse);
+  EXPECT_EQ(encode(**own, "a  <mask> b", SpecialText::kParse), ids);
+  const auto other = read_back(vocabulary);
+  ASSERT_NE(other, nullptr);
+  EXPECT_EQ(encode(*other, "a  <mask> b", SpecialText::kParse), ids);
+}
+
 TEST(TokenizerJson, NamesThatJsonOrAMapCannotHoldKeepTheirIds) {
   Vocabulary vocabulary = spaced_vocabulary("llama", true);
   vocabulary.tokens.push_back("\xFF\xFE");

@@ -392,6 +392,8 @@ Expected<std::unique_ptr<Tokenizer>> create_unigram_tokenizer(Vocabulary vocabul
   SLUICE_TRY(Charsmap map, Charsmap::parse(vocabulary.precompiled_charsmap));
   GgufParts gguf(std::move(vocabulary));
   gguf.add_named_tokens(/*spaces_are_symbols=*/true);
+  // XLM-R's mask takes the spaces before it, for which GGUF has no field.
+  for (AddedToken& added : gguf.parts_.added) added.flags.strips_left = added.content == "<mask>";
   gguf.fill_sentencepiece_bytes();
   std::vector<NormalizerStep> steps;
   steps.emplace_back(CharsmapStep{std::move(map)});

@@ -131,7 +131,7 @@ class Writer {
       list.push_back(Json::object({{"id", id},
                                    {"content", name},
                                    {"single_word", false},
-                                   {"lstrip", false},
+                                   {"lstrip", takes_space_before(id)},
                                    {"rstrip", takes_space_behind(id)},
                                    {"normalized", is_normalized},
                                    {"special", is_control(id)}}));
@@ -166,6 +166,11 @@ class Writer {
   static void append_merge(std::string& text, std::string_view left, std::string_view right) {
     if (text.size() > 1) text += ',';
     text += "[" + json_text(left) + "," + json_text(right) + "]";
+  }
+
+  // Follows create_unigram_tokenizer().
+  [[nodiscard]] bool takes_space_before(size_t id) const {
+    return vocabulary_.model == "t5" && vocabulary_.tokens[id] == "<mask>";
   }
 
   // Follows create_sentencepiece_tokenizer().
