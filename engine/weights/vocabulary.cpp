@@ -201,12 +201,20 @@ Expected<TokenId> read_id(const GgufFile& file,
 constexpr std::string_view kBeginKey = "tokenizer.ggml.bos_token_id";
 constexpr std::string_view kEndKey = "tokenizer.ggml.eos_token_id";
 
-// BERT encloses texts in tokens with keys of their own, if a file has these.
+// Encoders enclose texts in tokens with keys of their own, if a file has these.
 std::string_view id_key(const GgufFile& file,
-                        bool is_bert,
+                        bool is_encoder,
                         std::string_view own,
                         std::string_view usual) {
-  return is_bert && file.find(own) != nullptr ? own : usual;
+  return is_encoder && file.find(own) != nullptr ? own : usual;
+}
+
+// Whether a file with a unigram vocabulary is of an encoder (XLM-R, bge-m3) and not of T5.
+Expected<bool> is_unigram_encoder(const GgufFile& file) {
+  constexpr std::string_view kKey = "general.architecture";
+  if (file.find(kKey) == nullptr) return false;
+  SLUICE_TRY(const std::string_view architecture, file.get_string(kKey));
+  return architecture == "bert" || architecture == "nomic-bert-moe";
 }
 
 Expected<void> read_special(const GgufFile& file, Vocabulary& vocabulary) {
@@ -215,8 +223,12 @@ Expected<void> read_special(const GgufFile& file, Vocabulary& vocabulary) {
   const bool is_unigram = vocabulary.model == "t5";
   const bool is_bert = vocabulary.model == "bert";
   const bool is_llama3 = vocabulary.pre == "llama-bpe";
+  // Files of XLM-R that early converters wrote do not say that texts begin with <s>, whose state is
+  // the vector of many.
+  SLUICE_TRY(const bool is_xlm_roberta, is_unigram_encoder(file));
+  const bool is_encoder = is_bert || (is_unigram && is_xlm_roberta);
   SLUICE_TRY(vocabulary.add_bos,
-             file.get_bool_or("tokenizer.ggml.add_bos_token", is_bpe || is_llama3 || is_bert));
+             file.get_bool_or("tokenizer.ggml.add_bos_token", is_bpe || is_llama3 || is_encoder));
   SLUICE_TRY(vocabulary.add_eos,
              file.get_bool_or("tokenizer.ggml.add_eos_token", is_unigram || is_bert));
   SLUICE_TRY(vocabulary.add_space_prefix,
@@ -224,8 +236,8 @@ Expected<void> read_special(const GgufFile& file, Vocabulary& vocabulary) {
   SLUICE_TRY(vocabulary.remove_extra_whitespaces,
              file.get_bool_or("tokenizer.ggml.remove_extra_whitespaces", false));
   const size_t num_tokens = vocabulary.tokens.size();
-  const std::string_view begin = id_key(file, is_bert, "tokenizer.ggml.cls_token_id", kBeginKey);
-  const std::string_view end = id_key(file, is_bert, "tokenizer.ggml.seperator_token_id", kEndKey);
+  const std::string_view begin = id_key(file, is_encoder, "tokenizer.ggml.cls_token_id", kBeginKey);
+  const std::string_view end = id_key(file, is_encoder, "tokenizer.ggml.seperator_token_id", kEndKey);
   SLUICE_TRY(vocabulary.bos, read_id(file, begin, num_tokens, vocabulary.add_bos));
   SLUICE_TRY(vocabulary.eos, read_id(file, end, num_tokens, vocabulary.add_eos));
   SLUICE_TRY(vocabulary.eot, read_id(file, "tokenizer.ggml.eot_token_id", num_tokens));

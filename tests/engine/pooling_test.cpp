@@ -166,6 +166,40 @@ TEST(PooledEngine, AClassifiersHeadOfAnotherKindIsRefused) {
   }
 }
 
+// A golden GGUF file with the first `from` behind `key` spelled as `to`, of the same length.
+Config edited_gguf(const testing::TemporaryFolder& folder,
+                   const std::string& name,
+                   const std::string& key,
+                   const std::string& from,
+                   const std::string& to) {
+  Config config = config_of(name);
+  std::ifstream file(config.model + ".gguf", std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const size_t place = bytes.find(from, bytes.find(key));
+  if (place == std::string::npos || from.size() != to.size()) {
+    ADD_FAILURE() << name << " has no " << key;
+    return config;
+  }
+  bytes.replace(place, from.size(), to);
+  config.model = folder.at(name + ".gguf");
+  std::ofstream(config.model, std::ios::binary) << bytes;
+  return config;
+}
+
+// The first files of bge-m3 do not say that texts begin with <s> and end with </s>.
+TEST(GgufEncoders, TextsOfXlmRobertaAreEnclosedWhereNoKeySaysIt) {
+  const testing::TemporaryFolder folder;
+  for (const std::string key : {"tokenizer.ggml.add_bos_token", "tokenizer.ggml.add_eos_token"}) {
+    std::string unknown = key;
+    unknown.back() = 'x';
+    const Config config = edited_gguf(folder, "xlm-roberta-cls", key, key, unknown);
+    const std::unique_ptr<Engine> engine = testing::start_engine(config);
+    ASSERT_NE(engine, nullptr);
+    EXPECT_EQ(engine->tokenizer().prefix_tokens(), (std::vector<TokenId>{0})) << key;
+    EXPECT_EQ(engine->tokenizer().suffix_tokens(), (std::vector<TokenId>{2})) << key;
+  }
+}
+
 class GgufTokenizers : public ::testing::TestWithParam<const char*> {};
 
 // Texts become the ids that the directory's tokenizer gives, and stand between the same tokens.
