@@ -89,7 +89,10 @@ Expected<void> configure_bert(const Checkpoint& checkpoint, ModelConfig& config)
     SLUICE_TRY(const std::string kind, metadata.get_string("position_embedding_type"));
     if (kind == "alibi") return configure_jina(checkpoint, config);
     if (kind != "absolute") {
-      return metadata.wrong("position_embedding_type", "\"" + kind + "\"", "absolute or alibi");
+      return metadata.wrong("position_embedding_type",
+                            "\"" + kind + "\"",
+                            "absolute or alibi; rotary ones, and adapters for tasks, which "
+                            "jina-embeddings-v3 has, are not supported");
     }
   }
   return configure_post_norm_encoder(checkpoint, true, config);

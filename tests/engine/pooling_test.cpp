@@ -246,6 +246,23 @@ TEST(PooledEngine, TheLogitsOfYesAndNoAreAScore) {
   expect_close(run(config, requests_of(expected, raw)), expected["logits"]);
 }
 
+// jina-embeddings-v3 has XLM-R's names, but other positions and an adapter for each task.
+TEST(PooledEngine, JinasThirdModelIsRefusedByWhatItHas) {
+  const testing::TemporaryFolder copy;
+  std::filesystem::copy(folder("xlm-roberta-cls"), copy.path());
+  Json json = Json::parse(std::ifstream(copy.at("config.json")));
+  json["position_embedding_type"] = "rotary";
+  json["lora_adaptations"] = {"retrieval.query", "retrieval.passage"};
+  std::ofstream(copy.at("config.json")) << json.dump();
+  Config config = config_of("xlm-roberta-cls");
+  config.model = copy.path();
+  const auto engine = create_engine(config);
+  ASSERT_FALSE(engine);
+  for (const char* part : {"position_embedding_type", "\"rotary\"", "jina-embeddings-v3"}) {
+    EXPECT_NE(engine.error().message.find(part), std::string::npos) << engine.error().message;
+  }
+}
+
 // modules.json may name the tokens of a score. An id that no token can have is no other token's.
 TEST(PooledEngine, TokensOfAScoreAreTokens) {
   const testing::TemporaryFolder copy;
