@@ -166,14 +166,30 @@ Expected<Modules> read_modules(const std::string& folder) {
   return modules;
 }
 
-// The length that sentence-transformers cuts texts to; 0: the files do not say.
-Expected<int32_t> read_max_tokens(const std::string& folder) {
+// Whether a text and the same in lower case are the same tokens.
+bool ignores_case(const Tokenizer& tokenizer) {
+  std::vector<TokenId> capitals;
+  std::vector<TokenId> small;
+  tokenizer.encode("ABCDEFGHI JKLMNOPQR STUVWXYZ ÄÇÑ ДЖ ΔΩ", SpecialText::kText, capitals);
+  tokenizer.encode("abcdefghi jklmnopqr stuvwxyz äçñ дж δω", SpecialText::kText, small);
+  return capitals == small;
+}
+
+// The length that sentence-transformers cuts texts to; 0: the files do not say. Texts that it would
+// make lower case before the tokenizer sees them are refused where that makes a difference.
+Expected<int32_t> read_max_tokens(const std::string& folder, const Tokenizer& tokenizer) {
   for (const char* name : {"sentence_bert_config.json",
                            "sentence_roberta_config.json",
                            "sentence_xlm-roberta_config.json",
                            "sentence_distilbert_config.json",
                            "sentence_camembert_config.json"}) {
     SLUICE_TRY(const Json json, read_json_file(folder + "/" + name));
+    if (is_true(json, "do_lower_case") && !ignores_case(tokenizer)) {
+      return wrong_in_file(folder + "/" + name,
+                           "do_lower_case",
+                           "true",
+                           "false, or a tokenizer that makes texts lower case");
+    }
     const Json* const length = member(json, "max_seq_length");
     if (length == nullptr) continue;
     const std::optional<int64_t> whole = json_whole_number(*length);
@@ -478,7 +494,7 @@ Expected<std::optional<Pooling>> read_pooling(const Config& config,
   info.normalizes = source.modules.are_there ? source.modules.normalizes : true;
   read_matryoshka(source.json, info);
   if (checkpoint.kind() == CheckpointKind::kHuggingFace) {
-    SLUICE_TRY(const int32_t most, read_max_tokens(checkpoint.path()));
+    SLUICE_TRY(const int32_t most, read_max_tokens(checkpoint.path(), tokenizer));
     if (most > 0) info.max_tokens = std::min(info.max_tokens, most);
     SLUICE_TRY_VOID(read_texts(checkpoint.path(), tokenizer, source, model, info));
   }

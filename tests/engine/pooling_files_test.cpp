@@ -1,0 +1,170 @@
+// SPDX-License-Identifier: Apache-2.0
+// What the files of sentence-transformers and config.json say of vectors and scores, file by file.
+#include <gtest/gtest.h>
+
+#include <filesystem>
+#include <fstream>
+#include <optional>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "engine/core/config.h"
+#include "engine/weights/checkpoint.h"
+#include "engine/weights/pooling_files.h"
+#include "tests/support/byte_tokenizer.h"
+#include "tests/support/temporary_folder.h"
+
+namespace sluice {
+namespace {
+
+class EmptyCheckpoint final : public Checkpoint {
+ public:
+  explicit EmptyCheckpoint(const std::string& folder)
+      : Checkpoint(folder, CheckpointKind::kHuggingFace, "test") {}
+
+  [[nodiscard]] std::vector<CheckpointFile> files() const override { return {}; }
+
+  [[nodiscard]] Expected<CheckpointText> text() const override { return CheckpointText(); }
+
+  [[nodiscard]] std::string describe(bool) const override { return {}; }
+};
+
+class PoolingFiles : public ::testing::Test {
+ protected:
+  void write(const std::string& name, std::string_view text) {
+    const std::filesystem::path path = folder_.at(name);
+    std::filesystem::create_directories(path.parent_path());
+    std::ofstream(path) << text;
+  }
+
+  Expected<std::optional<Pooling>> read() {
+    const EmptyCheckpoint checkpoint(folder_.path());
+    return read_pooling(config_, checkpoint, tokenizer_, model_);
+  }
+
+  // How the model pools; the test fails where it is refused or generates.
+  PoolingInfo info() {
+    const auto pooling = read();
+    if (pooling && *pooling) return (*pooling)->info;
+    ADD_FAILURE() << (pooling ? "it generates" : pooling.error().message);
+    return {};
+  }
+
+  std::string error() {
+    const auto pooling = read();
+    return pooling ? std::string() : pooling.error().message;
+  }
+
+  const testing::TemporaryFolder folder_;
+  const ByteTokenizer tokenizer_;
+  Config config_;
+  PooledModel model_ = {.hidden = 4, .max_model_len = 64, .is_encoder = true};
+};
+
+class Classifiers : public PoolingFiles {
+ protected:
+  ScoreFunction function_of(int32_t num_labels, const std::string& more) {
+    model_.num_labels = num_labels;
+    write("config.json", R"({"architectures":["BertForSequenceClassification"],)" + more + "}");
+    return info().function;
+  }
+};
+
+// Logits become scores once, by the function that CrossEncoder takes.
+TEST_F(Classifiers, TheFunctionIsTheFiles) {
+  using enum ScoreFunction;
+  const std::string place = R"("sentence_transformers":{"activation_fn":"torch.nn.modules)";
+  const std::string old_place = R"("sbert_ce_default_activation_function":"torch.nn.modules)";
+  EXPECT_EQ(function_of(1, R"("problem_type":null)"), kSigmoid);
+  EXPECT_EQ(function_of(3, R"("problem_type":"single_label_classification")"), kSoftmax);
+  EXPECT_EQ(function_of(3, R"("problem_type":"multi_label_classification")"), kSigmoid);
+  EXPECT_EQ(function_of(1, place + R"(.linear.Identity"})"), kIdentity);
+  EXPECT_EQ(function_of(1, old_place + R"(.linear.Identity")"), kIdentity);
+  EXPECT_EQ(function_of(3, place + R"(.activation.Sigmoid"})"), kSigmoid);
+}
+
+TEST_F(Classifiers, LabelsHaveTheirNames) {
+  function_of(3, R"("id2label":{"0":"bad","2":"good"})");
+  EXPECT_EQ(info().labels, (std::vector<std::string>{"bad", "LABEL_1", "good"}));
+}
+
+TEST_F(PoolingFiles, TheWayToPoolIsTheFiles) {
+  const std::string kPooling = "1_Pooling/config.json";
+  write("modules.json",
+        R"([{"type":"sentence_transformers.models.Transformer","path":""},)"
+        R"({"type":"sentence_transformers.models.Pooling","path":"1_Pooling"}])");
+  write(kPooling, R"({"pooling_mode_cls_token":false,"pooling_mode_mean_tokens":true})");
+  EXPECT_EQ(info().type, PoolingType::kMean);
+  EXPECT_FALSE(info().normalizes) << "there is no module Normalize";
+  write(kPooling, R"({"pooling_mode_cls_token":true})");
+  EXPECT_EQ(info().type, PoolingType::kCls);
+  write(kPooling, R"({"pooling_mode":"lasttoken"})");
+  EXPECT_EQ(info().type, PoolingType::kLast);
+  write(kPooling, "{}");
+  EXPECT_EQ(info().type, PoolingType::kMean) << "none is true";
+  write(kPooling, R"({"pooling_mode_cls_token":true,"pooling_mode_max_tokens":true})");
+  EXPECT_NE(error().find("pooling_mode_max_tokens"), std::string::npos) << error();
+  // The flag is put over what the files say; an encoder without files is pooled by its first token.
+  config_.pooling = "mean";
+  write(kPooling, R"({"pooling_mode":"cls"})");
+  EXPECT_EQ(info().type, PoolingType::kMean);
+  config_.pooling = "auto";
+  std::filesystem::remove(folder_.at("modules.json"));
+  EXPECT_EQ(info().type, PoolingType::kCls);
+  EXPECT_TRUE(info().normalizes);
+}
+
+// Texts are cut where sentence-transformers cuts them, which may be before the model's limit.
+TEST_F(PoolingFiles, TheLengthIsTheLowerOne) {
+  EXPECT_EQ(info().max_tokens, 64);
+  write("sentence_bert_config.json", R"({"max_seq_length":32})");
+  EXPECT_EQ(info().max_tokens, 32);
+  write("sentence_bert_config.json", R"({"max_seq_length":4096})");
+  EXPECT_EQ(info().max_tokens, 64);
+  write("sentence_bert_config.json", R"({"max_seq_length":0})");
+  EXPECT_NE(error().find("max_seq_length"), std::string::npos) << error();
+}
+
+// sentence-transformers makes texts lower case itself, which this tokenizer does not.
+TEST_F(PoolingFiles, LowerCaseIsRefusedWhereItMakesADifference) {
+  write("sentence_bert_config.json", R"({"max_seq_length":32,"do_lower_case":false})");
+  EXPECT_EQ(info().max_tokens, 32);
+  write("sentence_bert_config.json", R"({"max_seq_length":32,"do_lower_case":true})");
+  EXPECT_NE(error().find("do_lower_case"), std::string::npos) << error();
+}
+
+TEST_F(PoolingFiles, VectorsAreCutWhereConfigSaysThatTheyMayBe) {
+  write("config.json", "{}");
+  EXPECT_FALSE(info().is_matryoshka);
+  write("config.json", R"({"is_matryoshka":true})");
+  EXPECT_TRUE(info().is_matryoshka);
+  write("config.json", R"({"matryoshka_dimensions":[2,3,9]})");
+  EXPECT_TRUE(info().is_matryoshka);
+  EXPECT_EQ(info().matryoshka_dimensions, (std::vector<int32_t>{2, 3}));
+  write("config.json", "{}");
+  config_.hf_overrides = R"({"is_matryoshka":true})";
+  EXPECT_TRUE(info().is_matryoshka);
+  for (const char* wrong : {R"({"hidden_size":3})", "[]", "{"}) {
+    config_.hf_overrides = wrong;
+    EXPECT_NE(error().find("hf-overrides"), std::string::npos) << wrong;
+  }
+}
+
+// A module that is not known is not skipped: vectors without it are unrelated ones.
+TEST_F(PoolingFiles, EveryModuleIsKnown) {
+  const auto with = [this](const std::string& type) {
+    write("modules.json",
+          R"([{"type":"a.Transformer","path":""},{"type":")" + type + R"(","path":"2_X"}])");
+    return error();
+  };
+  EXPECT_NE(with("sentence_transformers.models.LayerNorm").find("LayerNorm"), std::string::npos);
+  EXPECT_NE(with("sentence_transformers.models.Dense").find("2_X"), std::string::npos);
+  EXPECT_EQ(with("sentence_transformers.models.Normalize"), "");
+  EXPECT_EQ(with("sentence_transformers.base.modules.Normalize"), "");
+  write("modules.json", R"([{"type":"a.Pooling","path":"../1_Pooling"}])");
+  EXPECT_NE(error().find("path"), std::string::npos) << error();
+}
+
+}  // namespace
+}  // namespace sluice
