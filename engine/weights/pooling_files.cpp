@@ -286,6 +286,24 @@ Expected<void> check_encoder(const Checkpoint& checkpoint,
                     "convert");
 }
 
+// A decoder's layer for scores is known in one form: the output layer's rows of "yes" and "no",
+// whose difference a score is, as files of Qwen3-Reranker have them.
+Expected<void> check_decoder(const Checkpoint& checkpoint,
+                             const PooledModel& model,
+                             const Json& json) {
+  constexpr const char* kHead = "cls.output.weight";
+  if (model.is_encoder || !checkpoint.has(kHead)) return {};
+  const Json* const names = member(json, "id2label");
+  const bool is_judge = names != nullptr && names->size() == 2 && text_of(*names, "0") == "yes" &&
+                        text_of(*names, "1") == "no";
+  if (is_judge) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    checkpoint.place_of(kHead) +
+                        ": found a decoder's layer for scores, expected none, or one with the "
+                        "labels \"yes\" and \"no\"",
+                    "model");
+}
+
 struct Source {
   Json json;  // config.json; null: a GGUF file
   Modules modules;
@@ -441,6 +459,7 @@ Expected<std::optional<Pooling>> read_pooling(const Config& config,
                                                   const Tokenizer& tokenizer,
                                                   PooledModel model) {
   SLUICE_TRY(Source source, read_source(config, checkpoint));
+  SLUICE_TRY_VOID(check_decoder(checkpoint, model, source.json));
   if (!is_pooling(config, source, model)) {
     if (!model.is_encoder && !model.lacks_output) return std::optional<Pooling>();
     return make_error(ErrorCode::kUnsupported,

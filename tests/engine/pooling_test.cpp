@@ -133,7 +133,8 @@ INSTANTIATE_TEST_SUITE_P(Models,
                                            "modernbert-mean",
                                            "modernbert-bpe",
                                            "jina-bert-mean",
-                                           "nomic-moe-mean"));
+                                           "nomic-moe-mean",
+                                           "qwen3-rerank"));
 
 // The labels' names are in the file too.
 TEST(GgufClassifiers, LabelsHaveTheirNames) {
@@ -198,6 +199,15 @@ TEST(GgufEncoders, TextsOfXlmRobertaAreEnclosedWhereNoKeySaysIt) {
     EXPECT_EQ(engine->tokenizer().prefix_tokens(), (std::vector<TokenId>{0})) << key;
     EXPECT_EQ(engine->tokenizer().suffix_tokens(), (std::vector<TokenId>{2})) << key;
   }
+}
+
+TEST(GgufDecoders, ALayerForOtherScoresThanYesAndNoIsRefused) {
+  const testing::TemporaryFolder folder;
+  const auto engine =
+      create_engine(edited_gguf(folder, "qwen3-rerank", "classifier.output_labels", "yes", "yea"));
+  ASSERT_FALSE(engine);
+  EXPECT_NE(engine.error().message.find("cls.output.weight"), std::string::npos)
+      << engine.error().message;
 }
 
 class GgufTokenizers : public ::testing::TestWithParam<const char*> {};

@@ -17,7 +17,8 @@ from safetensors import safe_open
 
 HERE = pathlib.Path(__file__).resolve().parent
 FOLDERS = ("bert-mean", "bert-cls", "bert-classify", "bert-rerank", "gemma-dense", "jina-bert-mean",
-           "modernbert-bpe", "modernbert-mean", "nomic-bert-mean", "nomic-moe-mean", "xlm-roberta-cls")
+           "modernbert-bpe", "modernbert-mean", "nomic-bert-mean", "nomic-moe-mean", "qwen3-rerank",
+           "xlm-roberta-cls")
 NAMES = [("mlp.experts.mlp.w1", "ffn_up_exps.weight"), ("mlp.experts.mlp.w2", "ffn_down_exps.weight"),
          ("mlp.router.layer", "ffn_gate_inp"), ("mlp.fc1.", "ffn_up."), ("emb_ln", "token_embd_norm"), ("encoder.layers.", "blk."), ("attn.Wqkv", "attn_qkv"),
          ("attn.out_proj", "attn_output"), ("mlp.fc11", "ffn_up"), ("mlp.fc12", "ffn_gate"),
@@ -189,6 +190,53 @@ def write_modernbert(folder, path, config):
     writer.close()
 
 
+QWEN_NAMES = [("input_layernorm", "attn_norm"), ("post_attention_layernorm", "ffn_norm"),
+              ("self_attn.q_norm", "attn_q_norm"), ("self_attn.k_norm", "attn_k_norm"), ("self_attn.q_proj", "attn_q"),
+              ("self_attn.k_proj", "attn_k"), ("self_attn.v_proj", "attn_v"), ("self_attn.o_proj", "attn_output"),
+              ("mlp.gate_proj", "ffn_gate"), ("mlp.up_proj", "ffn_up"), ("mlp.down_proj", "ffn_down"),
+              ("model.embed_tokens", "token_embd"), ("model.norm", "output_norm"), ("model.layers.", "blk.")]
+
+
+def write_qwen3_reranker(folder, path, config):
+    """As Qwen3Model of the converter writes one: the rows of "yes" and "no" are there twice."""
+    writer = gguf.GGUFWriter(path, "qwen3")
+    writer.add_context_length(config["max_position_embeddings"])
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
+    writer.add_pooling_type(gguf.PoolingType.RANK)
+    writer.add_classifier_output_labels(["yes", "no"])
+    tokenizer = json.loads((folder / "tokenizer.json").read_text())
+    vocab = dict(tokenizer["model"]["vocab"])
+    control = {token["content"]: token["id"] for token in tokenizer["added_tokens"]}
+    names = sorted({**vocab, **control}, key={**vocab, **control}.get)
+    writer.add_tokenizer_model("gpt2")
+    writer.add_tokenizer_pre("qwen2")
+    writer.add_token_list(names)
+    writer.add_token_types([gguf.TokenType.CONTROL if name in control else gguf.TokenType.NORMAL for name in names])
+    writer.add_token_merges([" ".join(pair) for pair in tokenizer["model"]["merges"]])
+    writer.add_eos_token_id(control["<|im_end|>"])
+    writer.add_pad_token_id(control["<|endoftext|>"])
+    with safe_open(folder / "model.safetensors", "np") as tensors:
+        for name in tensors.keys():
+            new = name
+            for old, ours in QWEN_NAMES:
+                new = new.replace(old, ours)
+            writer.add_tensor(new, tensors.get_tensor(name).astype(np.float32))
+        table = tensors.get_tensor("model.embed_tokens.weight").astype(np.float32)
+    writer.add_tensor("cls.output.weight", table[[vocab["yes"], vocab["no"]]])
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def of_authors(config):
     """transformers' spelling of a configuration of Nomic's."""
     more = dict(max_position_embeddings="n_positions", hidden_size="n_embd", num_hidden_layers="n_layer",
@@ -201,6 +249,8 @@ def write(folder, path, kind="f32"):
     config = json.loads((folder / "config.json").read_text())
     if config["model_type"] == "gemma3_text":
         return write_gemma(folder, path, config)
+    if config["model_type"] == "qwen3":
+        return write_qwen3_reranker(folder, path, config)
     if config["model_type"] == "modernbert":
         return write_modernbert(folder, path, config)
     is_nomic = config["model_type"] == "nomic_bert"
