@@ -443,6 +443,20 @@ Expected<void> choose_prompt(const Json& json, PoolingInfo& info) {
                     "hf-overrides");
 }
 
+// A last token that is a text's own, and not one that ends all texts, is seldom what a model was
+// trained with: files of Qwen3-Embedding that early converters wrote do not say that one follows.
+void warn_of_ends(const Tokenizer& tokenizer, const PoolingInfo& info) {
+  if (info.type != PoolingType::kLast || !tokenizer.suffix_tokens().empty()) return;
+  log_event(LogLevel::kWarning,
+            "texts_have_no_end",
+            "pooling",
+            "last",
+            "found",
+            "no token that ends each text",
+            "remedy",
+            "add_eos_token in the file, or its name at the end of each text");
+}
+
 bool is_pooling(const Config& config, const Source& source, const PooledModel& model) {
   if (config.runner != "auto") return config.runner == "pooling";
   const bool is_asked = config.convert == "embed" || config.convert == "classify" ||
@@ -518,6 +532,7 @@ Expected<std::optional<Pooling>> read_pooling(const Config& config,
     SLUICE_TRY_VOID(read_texts(checkpoint.path(), tokenizer, source, model, info));
   }
   SLUICE_TRY_VOID(choose_prompt(source.json, info));
+  warn_of_ends(tokenizer, info);
   return std::optional(Pooling{std::move(info), std::move(source.modules.layers)});
 }
 

@@ -17,6 +17,7 @@
 #include "engine/engine.h"
 #include "engine/loop/pool_rows.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/temporary_folder.h"
@@ -208,6 +209,21 @@ TEST(GgufDecoders, ALayerForOtherScoresThanYesAndNoIsRefused) {
   ASSERT_FALSE(engine);
   EXPECT_NE(engine.error().message.find("cls.output.weight"), std::string::npos)
       << engine.error().message;
+}
+
+TEST(GgufDecoders, TextsWithoutAnEndOfTheirOwnAreWarnedOf) {
+  Config config = config_of("qwen3-rerank");
+  config.model += ".gguf";
+  config.convert = "embed";
+  config.pooling = "last";
+  const auto warned = [](const Config& asked) {
+    const std::string log = logged_by([&] { testing::start_engine(asked); });
+    return log.find("texts_have_no_end") != std::string::npos;
+  };
+  EXPECT_TRUE(warned(config));
+  config.pooling = "mean";
+  EXPECT_FALSE(warned(config));
+  EXPECT_FALSE(warned(config_of("qwen3-embedding")));
 }
 
 class GgufTokenizers : public ::testing::TestWithParam<const char*> {};
