@@ -144,10 +144,54 @@ def check_load(server):
     assert "Shorter than asked for" not in run.stdout and "Without usage" not in run.stdout, run.stdout
 
 
+def check_own_limits(name):
+    """What the model's vocabulary and tables say of inputs that no client should send."""
+    golden = json.loads((GOLDENS / f"{name}.json").read_text())
+    vocabulary = json.loads((GOLDENS / name / "config.json").read_text())["vocab_size"]
+    server = Server(BINARY, str(GOLDENS / name), "--kv-cache-dtype", "float32")
+
+    def vectors(texts, **more):
+        rows = post(server, "/v1/embeddings", {"input": texts, **more})["data"]
+        return [row["embedding"] for row in rows]
+
+    first = golden["ids"][3]
+    wanted = vectors([first])
+    # Ids behind the vocabulary would be tokens of another segment, or none.
+    for wrong in (vocabulary, 2 * vocabulary - 1, 2 * vocabulary, -1, 2 ** 31, 2 ** 63):
+        assert refusal(server, "/v1/embeddings", {"input": [first, [wrong]]}) == (400, "input")
+    # The text is too long for any table, in the middle of others.
+    long = "red " * 200000
+    assert refusal(server, "/v1/embeddings", {"input": ["red", long]}) == (400, "input")
+    assert refusal(server, "/v1/embeddings", {"input": [first * 1000]}) == (400, "input")
+    cut, alone = vectors([long, "red"], truncate_prompt_tokens=-1)
+    assert cut == vectors(["red " * 100], truncate_prompt_tokens=-1)[0] and alone == wanted[0]
+    # NUL and what has no token are cleaned away, as in Hugging Face's tokenizers.
+    assert vectors(["red\0", "\0red", "\u200bred"]) == wanted * 3
+    assert vectors(["\0", " \n", "\u200b"]) == vectors([[first[0], first[-1]]]) * 3
+    # A vector has the bits that it has alone, in a request of as many texts as there may be.
+    texts = golden["texts"] + [f"{word} {i}" for i in range(340) for word in ("red", "cat", "sea", "hill", "rain", "fox")]
+    alone = [vectors([text], truncate_prompt_tokens=-1)[0] for text in texts[:20]]
+    many = vectors((texts * 2)[:2048], truncate_prompt_tokens=-1)
+    assert many[:20] == alone and len(many) == 2048
+    assert refusal(server, "/v1/embeddings", {"input": ["red"] * 2049}) == (400, "input")
+    # Four bytes an element, whatever the weights are.
+    [row] = post(server, "/v1/embeddings", {"input": "red", "encoding_format": "base64"})["data"]
+    assert len(base64.b64decode(row["embedding"], validate=True)) == 4 * len(wanted[0])
+
+
+def refusal(server, path, body):
+    """(status, param)."""
+    connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
+    connection.request("POST", path, json.dumps(body), {"Content-Type": "application/json"})
+    reply = connection.getresponse()
+    return reply.status, json.loads(reply.read())["error"]["param"]
+
+
 def main():
     server = check_vectors("qwen3-embedding")
     check_page(server)
     check_node(server)
+    check_own_limits("bert-mean")
     check_load(server)
     post(server, "/rerank", {"query": "a cat", "documents": ["the cat sat on the mat", "rain falls"]})
     for name in ("bert-mean", "bert-cls", "xlm-roberta-cls", "modernbert-mean"):
