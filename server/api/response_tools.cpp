@@ -8,6 +8,7 @@
 #include "server/front/ignored_arguments.h"
 #include "server/json/json_fields.h"
 #include "server/json/json_reader.h"
+#include "server/prompt/tool_list.h"
 
 namespace sluice {
 namespace {
@@ -120,6 +121,12 @@ void Reader::bind_input(const Json& tool, const std::string& name, Json& input) 
 }
 
 Expected<void> Reader::add(ResponseTool tool, Json function, const std::string& place) {
+  // Before the search below, which is linear.
+  if (found_.size() == kMaxTools) {
+    return invalid("tools may have at most " + std::to_string(kMaxTools) +
+                       " functions and custom tools, those in namespaces included.",
+                   "tools");
+  }
   if (find_tool(found_, tool.function) != nullptr) {
     return invalid(place + ".name is that of an earlier tool: " + show_text(tool.function) + ".",
                    "tools");

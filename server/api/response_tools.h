@@ -39,8 +39,8 @@ std::string custom_input(const std::string& arguments);
 const ResponseTool* find_tool(std::span<const ResponseTool> tools, std::string_view function);
 
 // Appends the functions of `tools` to the array `chat_tools`. Tools that OpenAI's servers run
-// themselves are left out and go to `ignored`. kInvalidArgument: a tool is broken, or two get one
-// name in the chat.
+// themselves are left out and go to `ignored`. kInvalidArgument: a tool is broken, two get one name
+// in the chat, or there are more than kMaxTools.
 Expected<std::vector<ResponseTool>> read_response_tools(const nlohmann::ordered_json& tools,
                                                         IgnoredArguments& ignored,
                                                         nlohmann::ordered_json& chat_tools);

@@ -13,7 +13,6 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr size_t kMaxTools = 512;
 constexpr size_t kMaxToolBytes = 1 << 20;  // of all tools' JSON
 constexpr size_t kMaxNameBytes = 128;
 

@@ -3,6 +3,7 @@
 // Pure functions; any thread.
 #pragma once
 
+#include <cstddef>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 
@@ -11,6 +12,8 @@
 namespace sluice {
 
 struct ValidationContext;
+
+inline constexpr size_t kMaxTools = 512;  // of a request
 
 // Returns the request's `tools`, unmodified, for the template: null if there are none.
 // kInvalidArgument: one is broken, or two have one name; kUnsupported: one is not a function, or
