@@ -191,19 +191,17 @@ Expected<void> Visitor::visit_members(const KnownMembers& row,
                                       Json& value,
                                       const std::string& path,
                                       const std::string& name) {
-  for (auto item = value.begin(); item != value.end();) {
-    const std::string member = name + "." + item.key();
-    const Standing standing = standing_of(row.members, item.key());
+  return keep_members(value, [&](const std::string& key, Json& inner) -> Expected<bool> {
+    const std::string member = name + "." + key;
+    const Standing standing = standing_of(row.members, key);
     if (standing == Standing::kUnknown) {
       SLUICE_TRY_VOID(ignored_.add(member));
-      item = value.erase(item);
-      continue;
+      return false;
     }
-    if (standing == Standing::kLeftOut && !asks_nothing(*item)) ignored_.note(member);
-    SLUICE_TRY_VOID(visit(*item, path + "." + item.key(), member));
-    ++item;
-  }
-  return {};
+    if (standing == Standing::kLeftOut && !asks_nothing(inner)) ignored_.note(member);
+    SLUICE_TRY_VOID(visit(inner, path + "." + key, member));
+    return true;
+  });
 }
 
 }  // namespace

@@ -443,6 +443,34 @@ bool is_nothing(const Parameter& parameter, const Json& value) {
   return parameter.empty_asks ? is_null_or_false(value) : asks_nothing(value);
 }
 
+// Tells whether an argument stays in the body: it has an effect, or the check of members reads it.
+Expected<bool> keeps_argument(const std::string& name,
+                              const Json& value,
+                              Endpoint endpoint,
+                              IgnoredArguments& ignored) {
+  const Parameter* parameter = find_parameter(name, endpoint);
+  if (parameter == nullptr) {
+    SLUICE_TRY_VOID(ignored.add(name));
+    return false;
+  }
+  if (parameter->disposition == Disposition::kIgnored && !value.is_null() &&
+      !parameter->is_neutral(value)) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "`" + name + "` must fit {" + std::string(parameter->schema) + "}, got " +
+                          show_value(value) + ".",
+                      name);
+  }
+  if (parameter->disposition != Disposition::kNeutralOnly) return true;
+  if (!is_nothing(*parameter, value) && !parameter->is_neutral(value)) {
+    const std::string advice = parameter->instead.empty()
+                                   ? "leave it out"
+                                   : "use `" + std::string(parameter->instead) + "`";
+    return make_error(
+        ErrorCode::kUnsupported, "`" + name + "` is not supported; " + advice + ".", name);
+  }
+  return false;
+}
+
 }  // namespace
 
 std::span<const Parameter> request_parameters() { return kParameters; }
@@ -452,35 +480,9 @@ std::span<const Parameter> parameters_of(Endpoint endpoint) {
 }
 
 Expected<void> check_parameters(Json& body, Endpoint endpoint, IgnoredArguments& ignored) {
-  for (auto item = body.begin(); item != body.end();) {
-    const std::string name = item.key();
-    const Parameter* parameter = find_parameter(name, endpoint);
-    if (parameter == nullptr) {
-      SLUICE_TRY_VOID(ignored.add(name));
-      item = body.erase(item);
-      continue;
-    }
-    Json& value = *item;
-    if (parameter->disposition == Disposition::kIgnored && !value.is_null() &&
-        !parameter->is_neutral(value)) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        "`" + name + "` must fit {" + std::string(parameter->schema) + "}, got " +
-                            show_value(value) + ".",
-                        name);
-    }
-    if (parameter->disposition != Disposition::kNeutralOnly) {
-      ++item;
-      continue;
-    }
-    if (!is_nothing(*parameter, value) && !parameter->is_neutral(value)) {
-      const std::string advice = parameter->instead.empty()
-                                     ? "leave it out"
-                                     : "use `" + std::string(parameter->instead) + "`";
-      return make_error(
-          ErrorCode::kUnsupported, "`" + name + "` is not supported; " + advice + ".", name);
-    }
-    item = body.erase(item);
-  }
+  SLUICE_TRY_VOID(keep_members(body, [&](const std::string& name, Json& value) {
+    return keeps_argument(name, value, endpoint, ignored);
+  }));
   return leave_out_unknown_members(body, endpoint, ignored);
 }
 

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/json/json_fields.h"
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <nlohmann/json.hpp>
@@ -23,6 +24,30 @@ tl::unexpected<Error> unsupported(std::string message, std::string_view param) {
 const Json* find_field(const Json& body, std::string_view name) {
   const auto found = body.find(std::string(name));
   return found == body.end() || found->is_null() ? nullptr : &*found;
+}
+
+Json& append_member(Json& object, std::string name, Json value) {
+  auto& members = static_cast<Json::object_t::Container&>(object.get_ref<Json::object_t&>());
+  members.emplace_back(std::move(name), std::move(value));
+  return members.back().second;
+}
+
+Expected<void> keep_members(Json& object, const KeepsMember& keeps) {
+  auto& members = object.get_ref<Json::object_t&>();
+  std::vector<bool> is_kept;
+  is_kept.reserve(members.size());
+  for (auto& [name, value] : members) {
+    SLUICE_TRY(const bool keep, keeps(name, value));
+    is_kept.push_back(keep);
+  }
+  if (std::ranges::find(is_kept, false) == is_kept.end()) return {};
+  Json kept = Json::object();
+  size_t index = 0;
+  for (auto& [name, value] : members) {
+    if (is_kept[index++]) append_member(kept, name, std::move(value));
+  }
+  object = std::move(kept);
+  return {};
 }
 
 std::string show_value(const Json& value) {

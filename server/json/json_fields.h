@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Typed access to the fields of a request body. Absent and null are the same; a wrong type or range
-// is an Error that names the field.
+// is an Error that names the field. nlohmann's ordered objects are vectors, in which adding and
+// erasing a member is linear: two functions do both for all members at once.
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -39,6 +41,18 @@ Expected<int64_t> to_integer(const nlohmann::ordered_json& value,
 Expected<std::vector<TokenId>> to_token_ids(const nlohmann::ordered_json& array,
                                             const std::string& name,
                                             int32_t vocab_size);
+
+// Appends a member whose name the object is known not to have yet, without a look-up. Returns it.
+nlohmann::ordered_json& append_member(nlohmann::ordered_json& object,
+                                      std::string name,
+                                      nlohmann::ordered_json value);
+
+using KeepsMember =
+    std::function<Expected<bool>(const std::string& name, nlohmann::ordered_json& value)>;
+
+// Removes the members that `keeps`, called once for each in their order, does not keep. An error of
+// its own ends that, and nothing is removed.
+Expected<void> keep_members(nlohmann::ordered_json& object, const KeepsMember& keeps);
 
 // Returns a value in the form of an error message: JSON, shortened.
 std::string show_value(const nlohmann::ordered_json& value);

@@ -111,14 +111,13 @@ class TreeBuilder {
       array.push_back(std::move(value));
       return &array.back();
     }
-    // The base's emplace_back: key() has already found equal keys.
+    // key() has already found equal keys.
     auto& members = static_cast<Json::object_t::Container&>(level.node->get_ref<Json::object_t&>());
     if (level.index < members.size()) {
       members[level.index].second = std::move(value);
       return &members[level.index].second;
     }
-    members.emplace_back(std::move(level.key), std::move(value));
-    return &members.back().second;
+    return &append_member(*level.node, std::move(level.key), std::move(value));
   }
 
   template <typename Value>

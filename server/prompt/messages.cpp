@@ -98,17 +98,18 @@ Json normal_arguments(const Json& function, const CallArgumentRules& rules) {
 // Returns a required member: null counts as an empty text.
 Json required_text(const Json& value) { return value.is_null() ? Json("") : value; }
 
-// Normalizes a function. Members keep their order, which templates that print it show.
+// Normalizes a function. Members keep their order, which templates that print it show. No two have
+// one name, so that none is looked up.
 Json normal_function(const Json& given, const CallArgumentRules& rules) {
   Json arguments = normal_arguments(given, rules);
   Json function = Json::object();
   for (const auto& [name, value] : given.items()) {
     if (name == "arguments") {
-      function[name] = arguments;
+      append_member(function, name, arguments);
     } else if (name == "name") {
-      function[name] = required_text(value);
+      append_member(function, name, required_text(value));
     } else if (!is_empty(value)) {
-      function[name] = value;
+      append_member(function, name, value);
     }
   }
   if (!function.contains("name")) function["name"] = "";
@@ -126,11 +127,11 @@ Expected<Json> normal_call(const Json& given,
   Json call = Json::object();
   for (const auto& [name, value] : given.items()) {
     if (name == "function") {
-      call[name] = normal_function(value, rules);
+      append_member(call, name, normal_function(value, rules));
     } else if (name == "id") {
-      call[name] = required_text(value);
+      append_member(call, name, required_text(value));
     } else if (!is_empty(value)) {
-      call[name] = value;
+      append_member(call, name, value);
     }
   }
   return call;
@@ -194,14 +195,14 @@ Expected<Json> normal_message(const Json& given,
   if (has_reasoning && find_field(given, "thinking") == nullptr) message["thinking"] = *reasoning;
   for (const auto& [name, value] : given.items()) {
     if (name == "content") {
-      message[name] = content;
+      append_member(message, name, content);
     } else if (name == "function_call") {
-      if (!older_calls.is_null()) message["tool_calls"] = older_calls;
+      if (!older_calls.is_null()) append_member(message, "tool_calls", older_calls);
     } else if (name == "tool_calls" && !value.is_null()) {
       SLUICE_TRY(Json calls, normal_calls(value, place, rules));
-      if (!calls.empty()) message[name] = std::move(calls);
+      if (!calls.empty()) append_member(message, name, std::move(calls));
     } else if (!is_empty(value)) {
-      message[name] = value;
+      append_member(message, name, value);
     }
   }
   if (has_reasoning) message["reasoning_content"] = *reasoning;

@@ -7,9 +7,12 @@
 #include <utility>
 #include <vector>
 
+#include "server/api/parameters.h"
 #include "server/api/response_tools.h"
 #include "server/api/responses_codec.h"
 #include "server/front/ignored_arguments.h"
+#include "server/json/json_fields.h"
+#include "server/prompt/messages.h"
 #include "server/prompt/tool_list.h"
 #include "tests/support/thread_time.h"
 
@@ -18,6 +21,20 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 using testing::in_time;
+
+Json repeated(size_t count, const Json& element) { return Json(Json::array_t(count, element)); }
+
+Json text_of(const std::string& role, Json content) {
+  return {{"role", role}, {"content", std::move(content)}};
+}
+
+// An object of as many members as a request's may have, with long names that differ at their ends.
+Json with_members(Json object) {
+  constexpr int kMembers = 4000;
+  const std::string prefix(1000, 'm');
+  for (int i = 0; i < kMembers; ++i) append_member(object, prefix + std::to_string(10'000 + i), 1);
+  return object;
+}
 
 TEST(RequestCost, ToolsOfAResponseAreRefusedBeforeTheyAreSearched) {
   Json tools = Json::array();
@@ -51,6 +68,40 @@ TEST(RequestCost, AResponseMayHaveAsManyToolsAsAChat) {
   tools.push_back({{"type", "function"}, {"name", "another"}});
   functions = Json::array();
   EXPECT_FALSE(read_response_tools(tools, ignored, functions));
+}
+
+TEST(RequestCost, ManyUnknownMembersAreLeftOut) {
+  const Json known = text_of("user", "a");
+  Json message = with_members(known);
+  message["clear_at"] = "never";
+  Json body = {{"messages", repeated(16, message)}};
+  const Json around = with_members(Json::object());
+  for (const auto& [name, value] : around.items()) append_member(body, name, value);
+  body["model"] = "m";
+  IgnoredArguments ignored(UnknownArguments::kIgnore);
+  const auto checked =
+      in_time([&] { return check_parameters(body, Endpoint::kMessages, ignored); });
+  ASSERT_TRUE(checked) << checked.error().message;
+  message = known;
+  message["clear_at"] = "never";
+  EXPECT_EQ(body.dump(), Json({{"messages", repeated(16, message)}, {"model", "m"}}).dump());
+  EXPECT_EQ(ignored.size(), 17 * around.size());
+}
+
+TEST(RequestCost, ManyMembersOfAMessageStayInTheirOrder) {
+  const Json function = with_members({{"name", "f"}, {"arguments", Json::object()}});
+  Json message = with_members(text_of("assistant", "a"));
+  message["tool_calls"] = Json::array({with_members({{"function", function}})});
+  const Json given = Json::array({message});
+  const CallArgumentRules rules = {.max_depth = 8, .keeps_text = false};
+  const auto messages = in_time([&] {
+    for (int i = 0; i < 10; ++i) {
+      if (auto normal = normal_messages(given, rules); !normal) return normal;
+    }
+    return normal_messages(given, rules);
+  });
+  ASSERT_TRUE(messages) << messages.error().message;
+  EXPECT_EQ(messages->dump(), given.dump());
 }
 
 }  // namespace
