@@ -28,14 +28,16 @@ std::string description_of(const Json& tools) {
   return text;
 }
 
-// Appends text to a message's content, a string or parts.
+// Appends text to a message's content, a string or parts. A string grows in place: a conversation
+// may have a great many calls and results.
 void append_text(Json& content, const std::string& text) {
   if (content.is_array()) {
     content.push_back({{"type", "text"}, {"text", text}});
-    return;
+  } else if (!content.is_string() || content == "") {
+    content = text;
+  } else {
+    content.get_ref<std::string&>().append("\n\n").append(text);
   }
-  const bool is_empty = !content.is_string() || content == "";
-  content = is_empty ? text : content.get<std::string>() + "\n\n" + text;
 }
 
 void prepend_text(Json& content, const std::string& text) {
@@ -62,13 +64,14 @@ std::string text_of_content(const Json& content) {
 
 // Calls become a part of the answer's text.
 void write_calls(Json& message) {
-  const auto calls = message.find("tool_calls");
-  if (calls == message.end()) return;
-  for (const Json& call : *calls) {
-    append_text(message["content"],
-                "<tool_call>\n" + object_of_call(call["function"]) + "\n</tool_call>");
+  const auto found = message.find("tool_calls");
+  if (found == message.end()) return;
+  const Json calls = std::move(*found);
+  message.erase(found);
+  Json& content = message["content"];
+  for (const Json& call : calls) {
+    append_text(content, "<tool_call>\n" + object_of_call(call["function"]) + "\n</tool_call>");
   }
-  message.erase("tool_calls");
 }
 
 void write_calls_as_list(Json& message) {
@@ -88,16 +91,27 @@ void write_result(Json& message) {
               "<tool_response>\n" + text_of_content(message["content"]) + "\n</tool_response>"}};
 }
 
-void add_message(Json message, bool is_result, Json& messages) {
-  const bool joins = !messages.empty() && message["role"] == "user" &&
-                     messages.back()["role"] == "user" &&
-                     (is_result || message["content"].is_string());
-  if (joins) {
-    append_text(messages.back()["content"], text_of_content(message["content"]));
-  } else {
-    messages.push_back(std::move(message));
+// Messages in which what follows a result is joined to it.
+class JoinedMessages {
+ public:
+  // `may_join`: a result, or what follows one. Users' own turns stay as they are.
+  void add(Json message, bool is_result, bool may_join) {
+    Json* content = message["role"] == "user" ? &message["content"] : nullptr;
+    if (may_join && content != nullptr && last_user_ != nullptr &&
+        (is_result || content->is_string())) {
+      append_text(*last_user_, text_of_content(*content));
+      return;
+    }
+    messages_.push_back(std::move(message));
+    last_user_ = content;
   }
-}
+
+  Json take() { return std::move(messages_); }
+
+ private:
+  Json messages_ = Json::array();
+  Json* last_user_ = nullptr;  // the last message's content, if it is a user's
+};
 
 }  // namespace
 
@@ -115,21 +129,16 @@ void put_tools_into_system(const MessageForms& forms, const Json& tools, Json& m
 }
 
 void describe_tools(const MessageForms& forms, const Json& tools, Json& messages) {
-  Json written = Json::array();
+  JoinedMessages joined;
   bool follows_result = false;
   for (Json& message : messages) {
     const bool is_result = message["role"] == "tool" || message["role"] == "function";
     if (is_result) write_result(message);
     write_calls(message);
-    // Only what a result has been put beside is joined: users' own turns stay as they are.
-    if (is_result || follows_result) {
-      add_message(std::move(message), is_result, written);
-    } else {
-      written.push_back(std::move(message));
-    }
+    joined.add(std::move(message), is_result, is_result || follows_result);
     follows_result = is_result;
   }
-  messages = std::move(written);
+  messages = joined.take();
   const std::string description = description_of(tools);
   if (forms.content_of("system").any()) {
     const bool has_instructions = !messages.empty() && (messages.front()["role"] == "system" ||

@@ -12,6 +12,8 @@
 #include "server/api/responses_codec.h"
 #include "server/front/ignored_arguments.h"
 #include "server/json/json_fields.h"
+#include "server/prompt/generic_tools.h"
+#include "server/prompt/message_forms.h"
 #include "server/prompt/messages.h"
 #include "server/prompt/tool_list.h"
 #include "tests/support/thread_time.h"
@@ -68,6 +70,46 @@ TEST(RequestCost, AResponseMayHaveAsManyToolsAsAChat) {
   tools.push_back({{"type", "function"}, {"name", "another"}});
   functions = Json::array();
   EXPECT_FALSE(read_response_tools(tools, ignored, functions));
+}
+
+class DescribedTools : public ::testing::Test {
+ protected:
+  DescribedTools() { forms_.roles.emplace_back("system", ContentForms{.strings = true}); }
+
+  Json described(Json messages) {
+    const Json tools = Json::array({{{"type", "function"}, {"function", {{"name", "a"}}}}});
+    return in_time([&] {
+      describe_tools(forms_, tools, messages);
+      return std::move(messages);
+    });
+  }
+
+  MessageForms forms_;
+};
+
+TEST_F(DescribedTools, ManyCallsOfAnAnswer) {
+  constexpr size_t kCalls = 30'000;
+  const Json call = {{"function", {{"name", "a"}, {"arguments", Json::object()}}}};
+  Json answer = text_of("assistant", "");
+  answer["tool_calls"] = repeated(kCalls, call);
+  const Json messages = described(Json::array({text_of("user", "a"), answer}));
+  const std::string one = "<tool_call>\n{\"name\": \"a\", \"arguments\": {}}\n</tool_call>";
+  const auto text = messages.back()["content"].get<std::string>();
+  EXPECT_EQ(text.size(), kCalls * (one.size() + 2) - 2);
+  EXPECT_EQ(text.substr(0, 2 * one.size() + 2), one + "\n\n" + one);
+}
+
+TEST_F(DescribedTools, ManyResultsBehindAMessageWithManyMembers) {
+  constexpr size_t kResults = 40'000;
+  Json messages = Json::array({with_members({{"role", "user"}})});
+  messages[0]["content"] = "a";
+  for (size_t i = 0; i < kResults; ++i) messages.push_back(text_of("tool", "b"));
+  messages = described(std::move(messages));
+  ASSERT_EQ(messages.size(), 2u);  // the description is the other
+  const std::string one = "\n\n<tool_response>\nb\n</tool_response>";
+  const auto text = messages.back()["content"].get<std::string>();
+  EXPECT_EQ(text.size(), 1 + kResults * one.size());
+  EXPECT_EQ(text.substr(0, 1 + one.size()), "a" + one);
 }
 
 TEST(RequestCost, ManyUnknownMembersAreLeftOut) {
