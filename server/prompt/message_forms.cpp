@@ -46,22 +46,6 @@ Json a_tool(std::string_view name = "f") {
 
 Json a_document() { return Json::array({{{"title", "d"}, {"text", "d"}, {"contents", "d"}}}); }
 
-// Joins the contents of two messages into one instruction.
-Json joined(const Json& first, const Json& second) {
-  if (first.is_string() && second.is_string()) {
-    return first.get<std::string>() + "\n\n" + second.get<std::string>();
-  }
-  Json parts = Json::array();
-  for (const Json* content : {&first, &second}) {
-    if (content->is_array()) {
-      parts.insert(parts.end(), content->begin(), content->end());
-    } else {
-      parts.push_back({{"type", "text"}, {"text", *content}});
-    }
-  }
-  return parts;
-}
-
 class Finder {
  public:
   explicit Finder(const TemplateRender& render) : render_(render) {}
@@ -446,6 +430,20 @@ std::string another(std::string_view text) {
   return made;
 }
 
+// Appends a message's content to an instruction's, in place: there may be a great many.
+void append_content(Json& content, Json& more) {
+  if (content.is_string() && more.is_string()) {
+    content.get_ref<std::string&>().append("\n\n").append(more.get_ref<const std::string&>());
+    return;
+  }
+  const auto put_in_list = [](Json& text) {
+    if (!text.is_array()) text = Json::array({{{"type", "text"}, {"text", std::move(text)}}});
+  };
+  put_in_list(content);
+  put_in_list(more);
+  for (Json& part : more) content.push_back(std::move(part));
+}
+
 // Joins the instructions into one at the front, if not all would reach the prompt.
 void join_instructions(const MessageForms& forms, Json& messages) {
   const auto is_instruction = [](const Json& message) {
@@ -459,14 +457,16 @@ void join_instructions(const MessageForms& forms, Json& messages) {
   const bool are_first = std::ranges::is_partitioned(messages, is_instruction);
   if (forms.takes_two_instructions && are_first) return;
   Json one;
+  Json* content = nullptr;  // of that one
   Json others = Json::array();
   for (Json& message : messages) {
     if (!is_instruction(message)) {
       others.push_back(std::move(message));
-    } else if (one.is_null()) {
+    } else if (content == nullptr) {
       one = std::move(message);
+      content = &one["content"];
     } else {
-      one["content"] = joined(one["content"], message["content"]);
+      append_content(*content, message["content"]);
     }
   }
   others.insert(others.begin(), std::move(one));

@@ -112,6 +112,30 @@ TEST_F(DescribedTools, ManyResultsBehindAMessageWithManyMembers) {
   EXPECT_EQ(text.substr(0, 1 + one.size()), "a" + one);
 }
 
+TEST(RequestCost, ManyInstructionsBecomeOne) {
+  constexpr size_t kInstructions = 30'000;
+  MessageForms forms;
+  forms.takes_two_instructions = false;
+  const ContentForms any = {.strings = true, .parts = true};
+  forms.roles = {{"system", any}, {"user", any}};
+  const Json part = {{"type", "text"}, {"text", std::string(64, 'a')}};
+  for (const Json& content : {Json::array({part}), part["text"]}) {
+    Json messages = repeated(kInstructions, text_of("system", content));
+    messages.push_back(text_of("user", "b"));
+    messages = in_time([&] {
+      fit_messages(forms, messages);
+      return std::move(messages);
+    });
+    ASSERT_EQ(messages.size(), 2u);
+    const Json& joined = messages[0]["content"];
+    if (content.is_array()) {
+      EXPECT_EQ(joined, repeated(kInstructions, part));
+    } else {
+      EXPECT_EQ(joined.get_ref<const std::string&>().size(), kInstructions * 66 - 2);
+    }
+  }
+}
+
 TEST(RequestCost, ManyUnknownMembersAreLeftOut) {
   const Json known = text_of("user", "a");
   Json message = with_members(known);
