@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -408,14 +409,15 @@ void clear_thinking(int64_t num_kept, Json& messages) {
   }
 }
 
-// Thoughts of earlier answers are cleared as asked; other edits are a server's that keeps the
-// conversation.
+// Thoughts of earlier answers are cleared as asked, by the edit that keeps the fewest; other edits
+// are a server's that keeps the conversation.
 Expected<void> add_context_edits(const Json& management, Json& chat) {
   const Json* edits = management.is_object() ? find_field(management, "edits") : nullptr;
   if (edits == nullptr) return {};
   if (!edits->is_array()) {
     return invalid("context_management.edits must be an array.", "context_management");
   }
+  std::optional<int64_t> fewest;
   for (const Json& edit : *edits) {
     const std::string type = type_of(edit);
     if (!type.starts_with("clear_thinking_")) {
@@ -430,8 +432,9 @@ Expected<void> add_context_edits(const Json& management, Json& chat) {
       SLUICE_TRY(const auto value, read_integer(*keep, "value", 1, int64_t{1} << 31));
       num_kept = value.value_or(1);
     }
-    clear_thinking(num_kept, chat["messages"]);
+    fewest = std::min(num_kept, fewest.value_or(num_kept));
   }
+  if (fewest) clear_thinking(*fewest, chat["messages"]);
   return {};
 }
 

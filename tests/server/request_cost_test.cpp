@@ -7,6 +7,7 @@
 #include <utility>
 #include <vector>
 
+#include "server/api/messages_codec.h"
 #include "server/api/parameters.h"
 #include "server/api/response_tools.h"
 #include "server/api/responses_codec.h"
@@ -134,6 +135,30 @@ TEST(RequestCost, ManyInstructionsBecomeOne) {
       EXPECT_EQ(joined.get_ref<const std::string&>().size(), kInstructions * 66 - 2);
     }
   }
+}
+
+TEST(RequestCost, ManyEditsOfManyMessages) {
+  Json body = {{"messages", Json::array()}};
+  for (int i = 0; i < 10'000; ++i) {
+    body["messages"].push_back(text_of("user", "a"));
+    body["messages"].push_back(text_of("assistant", "b"));
+  }
+  const Json thought = {{"type", "thinking"}, {"thinking", "t"}};
+  for (int i = 0; i < 3; ++i) {
+    body["messages"].push_back(text_of("assistant", Json::array({thought})));
+  }
+  Json edits = repeated(30'000, {{"type", "clear_thinking_20251015"}, {"keep", {{"value", 3}}}});
+  edits[20'000]["keep"]["value"] = 2;
+  body["context_management"] = {{"edits", std::move(edits)}};
+  IgnoredArguments ignored(UnknownArguments::kIgnore);
+  const auto chat = in_time([&] { return chat_of_messages(body, {}, ignored); });
+  ASSERT_TRUE(chat) << chat.error().message;
+  const Json& messages = (*chat)["messages"];
+  std::vector<bool> thinks;
+  for (size_t i = messages.size() - 3; i < messages.size(); ++i) {
+    thinks.push_back(messages[i].contains("reasoning_content"));
+  }
+  EXPECT_EQ(thinks, (std::vector<bool>{false, true, true}));  // the edit that keeps fewest counts
 }
 
 TEST(RequestCost, ManyUnknownMembersAreLeftOut) {
