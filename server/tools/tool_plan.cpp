@@ -3,6 +3,8 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -25,21 +27,28 @@ struct ReadChoice {
   bool is_named = false;                // one function
 };
 
-bool has_tool(const Json& tools, const std::string& name) {
-  return std::ranges::any_of(tools,
-                             [&](const Json& tool) { return tool["function"]["name"] == name; });
+using Names = std::set<std::string_view>;
+
+Names names_of(const Json& tools) {
+  Names names;
+  for (const Json& tool : tools) {
+    names.insert(tool["function"]["name"].get_ref<const std::string&>());
+  }
+  return names;
 }
 
-Expected<std::string> chosen_name(const Json& given, const Json& tools, const std::string& place) {
+Expected<std::string> chosen_name(const Json& given,
+                                  const Names& tools,
+                                  const std::string& place) {
   SLUICE_TRY(const Json* function, function_of(given, place, "tool_choice"));
   const auto name = (*function)["name"].get<std::string>();
-  if (!has_tool(tools, name)) {
+  if (!tools.contains(name)) {
     return invalid(place + " names `" + name + "`, which is none of the tools.", "tool_choice");
   }
   return name;
 }
 
-Expected<ReadChoice> read_allowed(const Json& given, const Json& tools) {
+Expected<ReadChoice> read_allowed(const Json& given, const Names& tools) {
   const std::string place = "tool_choice.allowed_tools";
   const Json* allowed = find_field(given, "allowed_tools");
   const Json* mode =
@@ -47,6 +56,11 @@ Expected<ReadChoice> read_allowed(const Json& given, const Json& tools) {
   const Json* list = mode != nullptr ? find_field(*allowed, "tools") : nullptr;
   if (list == nullptr || !list->is_array() || list->empty()) {
     return invalid(place + " must have a mode and a list of tools that is not empty.",
+                   "tool_choice");
+  }
+  if (list->size() > tools.size()) {
+    return invalid(place + ".tools may have at most " + std::to_string(tools.size()) +
+                       " entries, one for each tool, got " + std::to_string(list->size()) + ".",
                    "tool_choice");
   }
   ReadChoice read;
@@ -76,9 +90,10 @@ Expected<ReadChoice> read_choice(const Json& body, const Json* tools) {
   }
   if (tools == nullptr) return invalid("tool_choice needs tools.", "tool_choice");
   if (!is_object) return ReadChoice{Choice::kForced};
+  const Names names = names_of(*tools);
   const Json* type = find_field(*given, "type");
-  if (type != nullptr && *type == "allowed_tools") return read_allowed(*given, *tools);
-  SLUICE_TRY(std::string name, chosen_name(*given, *tools, "tool_choice"));
+  if (type != nullptr && *type == "allowed_tools") return read_allowed(*given, names);
+  SLUICE_TRY(std::string name, chosen_name(*given, names, "tool_choice"));
   return ReadChoice{.choice = Choice::kForced, .names = {std::move(name)}, .is_named = true};
 }
 

@@ -507,6 +507,16 @@ TEST_F(Tools, AFreeChoiceBindsStrictToolsAndFormats) {
             GrammarKind::kStructuralTag);  // with room for reasoning
 }
 
+TEST_F(Tools, AllowedToolsAreNoMoreThanTheTools) {
+  const std::string one = R"({"type":"function","function":{"name":"a"}})";
+  const std::string tools = R"(,"tools":[)" + one +
+                            R"(,{"type":"function","function":{"name":"b"}}],"tool_choice":)"
+                            R"({"type":"allowed_tools","allowed_tools":{"mode":"auto","tools":[)";
+  engine_.say("Text");
+  EXPECT_EQ(post(chat_body(tools + one + "," + one + "]}}")).status, 200);
+  expect_refused(tools + one + "," + one + "," + one + "]}}", "tool_choice", "at most 2");
+}
+
 TEST_F(Tools, AForcedChoiceNeedsNoAutoChoice) {
   config_.enable_auto_tool_choice = false;
   engine_.say(kCall);
