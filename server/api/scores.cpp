@@ -140,10 +140,14 @@ Expected<Prompts> encode_pairs(const ValidationContext& context,
     SLUICE_TRY_VOID(check_products(info, prompts, pairs.first.size(), rules.param));
     return prompts;
   }
+  const size_t num_sharing = pairs.second.size() / pairs.first.size();
+  PairFront front;
   for (size_t i = 0; i < pairs.second.size(); ++i) {
-    const std::string& first = pairs.first[pairs.first.size() == 1 ? 0 : i];
+    if (i < pairs.first.size()) {
+      SLUICE_TRY(front, pair_front(context, rules, pairs.first[i], num_sharing));
+    }
     SLUICE_TRY(auto ids,
-               encode_pair(context, rules, first, pairs.second[i], static_cast<int64_t>(i)));
+               encode_pair(context, rules, front, pairs.second[i], static_cast<int64_t>(i)));
     prompts.push_back(std::move(ids));
   }
   return prompts;

@@ -102,12 +102,11 @@ Expected<std::vector<std::vector<TokenId>>> read_predicted(const ValidationConte
                      "inputs");
     }
     if (is_pair) {
-      SLUICE_TRY(auto ids,
-                 encode_pair(context,
-                             rules,
-                             item[0].get_ref<const std::string&>(),
-                             item[1].get_ref<const std::string&>(),
-                             index));
+      SLUICE_TRY(const PairFront front,
+                 pair_front(context, rules, item[0].get_ref<const std::string&>()));
+      SLUICE_TRY(
+          auto ids,
+          encode_pair(context, rules, front, item[1].get_ref<const std::string&>(), index));
       prompts.push_back(std::move(ids));
     } else {
       const Json& text = item.is_string() ? item : item[0];

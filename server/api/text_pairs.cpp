@@ -10,6 +10,9 @@ namespace {
 
 using Ids = std::vector<TokenId>;
 
+// Bytes of one query that may be tokenized for all its documents: seconds of an I/O thread.
+constexpr size_t kMostRepeatedBytes = size_t{64} << 20;
+
 // The conversation by which Qwen3-Reranker was trained to answer "yes" or "no".
 constexpr std::string_view kJudgeBefore =
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query "
@@ -76,12 +79,31 @@ Expected<Ids> judge(const ValidationContext& context,
 
 }  // namespace
 
+Expected<PairFront> pair_front(const ValidationContext& context,
+                               const InputRules& rules,
+                               std::string_view text,
+                               size_t num_pairs) {
+  PairFront front = {text};
+  if (!context.model.pooling->label_tokens.empty()) {
+    if (text.size() <= kMostRepeatedBytes / num_pairs) return front;
+    return invalid("A query of " + std::to_string(text.size()) + " bytes for " +
+                       std::to_string(num_pairs) + " documents would take too long; the product " +
+                       "may be at most " + std::to_string(kMostRepeatedBytes) + ".",
+                   rules.param);
+  }
+  front.ids = context.tokenizer.prefix_tokens();
+  context.tokenizer.encode(text, SpecialText::kParse, front.ids);
+  const Ids between = context.tokenizer.between_tokens();
+  front.ids.insert(front.ids.end(), between.begin(), between.end());
+  return front;
+}
+
 Expected<Ids> encode_pair(const ValidationContext& context,
                           const InputRules& rules,
-                          std::string_view first,
+                          const PairFront& front,
                           std::string_view second,
                           int64_t index) {
-  if (first.empty()) {
+  if (front.text.empty()) {
     return invalid("The first text of a pair must not be empty" +
                        (index < 0 ? std::string() : ": number " + std::to_string(index)) + ".",
                    rules.param);
@@ -90,12 +112,11 @@ Expected<Ids> encode_pair(const ValidationContext& context,
     return invalid("add_special_tokens must be true: special tokens part the texts of a pair.",
                    "add_special_tokens");
   }
-  if (!context.model.pooling->label_tokens.empty()) return judge(context, rules, first, second);
+  if (!context.model.pooling->label_tokens.empty()) {
+    return judge(context, rules, front.text, second);
+  }
   const Tokenizer& tokenizer = context.tokenizer;
-  Ids ids = tokenizer.prefix_tokens();
-  tokenizer.encode(first, SpecialText::kParse, ids);
-  const Ids between = tokenizer.between_tokens();
-  ids.insert(ids.end(), between.begin(), between.end());
+  Ids ids = front.ids;
   Ids document;
   tokenizer.encode(second, SpecialText::kParse, document);
   const Ids suffix = tokenizer.suffix_tokens();

@@ -2,6 +2,7 @@
 // Two texts as one input of a model that scores how they belong together.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -13,12 +14,26 @@
 
 namespace sluice {
 
+// The first text of pairs, tokenized once for all that share it.
+struct PairFront {
+  std::string_view text;
+  std::vector<TokenId> ids = {};  // empty for a model whose score is a token's probability
+};
+
+// `text` outlives the result; `num_pairs` share it. kInvalidArgument: in the conversations of a
+// model whose score is a token's probability, where it is tokenized with each second text, it would
+// take too long.
+[[nodiscard]] Expected<PairFront> pair_front(const ValidationContext& context,
+                                             const InputRules& rules,
+                                             std::string_view text,
+                                             size_t num_pairs = 1);
+
 // Returns the ids of a pair: for a model with a layer that scores, the tokenizer's form of pairs,
 // for one whose score is a token's probability, its conversation. Where the whole is too long and
 // `rules` says to cut, the second text is cut. `index`: as in encode_input(), of the second text.
 [[nodiscard]] Expected<std::vector<TokenId>> encode_pair(const ValidationContext& context,
                                                          const InputRules& rules,
-                                                         std::string_view first,
+                                                         const PairFront& front,
                                                          std::string_view second,
                                                          int64_t index);
 

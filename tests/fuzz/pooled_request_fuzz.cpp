@@ -64,11 +64,10 @@ void read_pair(const Json& body, const InputRules& rules) {
   if (query == nullptr || document == nullptr || !query->is_string() || !document->is_string()) {
     return;
   }
-  const auto pair = encode_pair(pooled_context(),
-                                rules,
-                                query->get_ref<const std::string&>(),
-                                document->get_ref<const std::string&>(),
-                                -1);
+  const auto front = pair_front(pooled_context(), rules, query->get_ref<const std::string&>());
+  if (!front) return check_error(front.error());
+  const auto pair = encode_pair(
+      pooled_context(), rules, *front, document->get_ref<const std::string&>(), -1);
   return pair ? check_ids(*pair) : check_error(pair.error());
 }
 

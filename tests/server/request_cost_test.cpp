@@ -3,20 +3,25 @@
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
+#include <span>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
+#include "engine/core/config.h"
 #include "server/api/messages_codec.h"
 #include "server/api/parameters.h"
 #include "server/api/response_tools.h"
 #include "server/api/responses_codec.h"
+#include "server/api/text_pairs.h"
 #include "server/front/ignored_arguments.h"
 #include "server/json/json_fields.h"
 #include "server/prompt/generic_tools.h"
 #include "server/prompt/message_forms.h"
 #include "server/prompt/messages.h"
 #include "server/prompt/tool_list.h"
+#include "tests/support/byte_tokenizer.h"
 #include "tests/support/thread_time.h"
 
 namespace sluice {
@@ -193,6 +198,46 @@ TEST(RequestCost, ManyMembersOfAMessageStayInTheirOrder) {
   });
   ASSERT_TRUE(messages) << messages.error().message;
   EXPECT_EQ(messages->dump(), given.dump());
+}
+
+class CountingTokenizer final : public ByteTokenizer {
+ public:
+  void encode_marked(std::string_view text,
+                     std::span<const TextRange> literal_ranges,
+                     std::vector<TokenId>& out) const override {
+    num_bytes += text.size();
+    ByteTokenizer::encode_marked(text, literal_ranges, out);
+  }
+
+  mutable size_t num_bytes = 0;
+};
+
+TEST(RequestCost, AQueryIsTokenizedOnceForItsDocuments) {
+  const Config config;
+  ModelInfo model;
+  model.pooling.emplace().is_classifier = true;
+  const CountingTokenizer tokenizer;
+  const Expected<ChatTemplate> no_template = make_error(ErrorCode::kUnsupported, "none");
+  const std::vector<std::string> names = {"m"};
+  const ValidationContext context{config, model, tokenizer, no_template, names, 0, 0, {}};
+  InputRules rules;
+  rules.most = 10'000;
+  rules.param = "documents";
+  const std::string query(1'000, 'q');
+  const auto front = pair_front(context, rules, query, 2'048);
+  ASSERT_TRUE(front);
+  for (int i = 0; i < 10; ++i) {
+    const auto ids = encode_pair(context, rules, *front, "document", i);
+    ASSERT_TRUE(ids) << ids.error().message;
+    EXPECT_EQ(ids->size(), 1'000 + 8 + 1u);  // <s> begins them
+  }
+  EXPECT_EQ(tokenizer.num_bytes, 1'000 + 10 * 8u);
+  // In a conversation it is a part of one text with each document.
+  model.pooling->label_tokens = {1, 2};
+  EXPECT_TRUE(pair_front(context, rules, std::string(32 << 10, 'q'), 2'048));
+  const auto refused = pair_front(context, rules, std::string((32 << 10) + 1, 'q'), 2'048);
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().param, "documents");
 }
 
 }  // namespace

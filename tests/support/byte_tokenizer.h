@@ -13,7 +13,7 @@
 
 namespace sluice {
 
-class ByteTokenizer final : public Tokenizer {
+class ByteTokenizer : public Tokenizer {
  public:
   static constexpr TokenId kTurnStart = 256;  // <|im_start|>
   static constexpr TokenId kTurnEnd = 257;    // <|im_end|>, ends a generation
