@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/tools/tool_schemas.h"
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 namespace sluice {
@@ -49,14 +50,23 @@ bool are_digits(std::string_view text) {
 
 using Places = std::unordered_map<std::string, JsonTypes>;
 
-// Reads schemas of one document. `budget` bounds what a document costs, whatever its references.
+// Reads schemas of one document. `budget` bounds what all documents cost, whatever their
+// references: the values that are looked at, and bytes of text at a lower rate.
 struct SchemaReader {
+  static constexpr size_t kBytesPerStep = 16;
+
   const Json& root;
-  int budget = 100'000;
+  int64_t& budget;
+
+  // False: nothing is left.
+  bool spend(size_t steps) {
+    budget = std::max<int64_t>(budget - static_cast<int64_t>(steps), -1);
+    return budget >= 0;
+  }
 
   // The schema that "#/..." names; null: there is none.
-  [[nodiscard]] const Json* find(const std::string& reference) const {
-    if (!reference.starts_with('#')) return nullptr;
+  const Json* find(const std::string& reference) {
+    if (!reference.starts_with('#') || !spend(reference.size() / kBytesPerStep)) return nullptr;
     const Json* at = &root;
     for (size_t begin = 1; begin < reference.size();) {
       if (reference[begin] != '/') return nullptr;
@@ -67,7 +77,7 @@ struct SchemaReader {
         if (is_escape) ++i;
         key += !is_escape ? reference[i] : reference[i] == '0' ? '~' : '/';
       }
-      if (!at->is_object() || !at->contains(key)) return nullptr;
+      if (!at->is_object() || !spend(at->size()) || !at->contains(key)) return nullptr;
       at = &(*at)[key];
       begin = end;
     }
@@ -76,7 +86,7 @@ struct SchemaReader {
 
   // `is_union`: what any of the branches allows; else what all of them do.
   JsonTypes types_of_branches(const Json& branches, bool is_union, int steps) {
-    if (!branches.is_array() || branches.empty()) return kJsonAny;
+    if (!branches.is_array() || branches.empty() || !spend(branches.size())) return kJsonAny;
     JsonTypes types = is_union ? 0 : kJsonAny;
     for (const Json& branch : branches) {
       const JsonTypes one = types_of(branch, steps + 1);
@@ -86,20 +96,20 @@ struct SchemaReader {
   }
 
   JsonTypes types_of(const Json& schema, int steps) {
-    if (!schema.is_object() || steps == kMaxSteps || --budget < 0) return kJsonAny;
+    if (!schema.is_object() || steps == kMaxSteps || !spend(1 + schema.size())) return kJsonAny;
     JsonTypes types = kJsonAny;
     for (const auto& [key, value] : schema.items()) {
       JsonTypes one = kJsonAny;
       if (key == "type" && value.is_string()) {
         one = type_of_name(value.get_ref<const std::string&>());
-      } else if (key == "type" && value.is_array()) {
+      } else if (key == "type" && value.is_array() && spend(value.size())) {
         one = 0;
         for (const Json& name : value) {
           one |= name.is_string() ? type_of_name(name.get_ref<const std::string&>()) : kJsonAny;
         }
       } else if (key == "const") {
         one = type_of_value(value);
-      } else if (key == "enum" && value.is_array()) {
+      } else if (key == "enum" && value.is_array() && spend(value.size())) {
         one = 0;
         for (const Json& item : value) one |= type_of_value(item);
       } else if (key == "$ref" && value.is_string()) {
@@ -119,23 +129,26 @@ struct SchemaReader {
   // Keeps the types of a value's parts in the schema, from the first branch that defines them.
   void add_places(
       const Json& schema, const std::string& path, int depth, int steps, Places& places) {
-    if (!schema.is_object() || depth == kMaxDepth || steps == kMaxSteps || --budget < 0) return;
+    if (!schema.is_object() || depth == kMaxDepth || steps == kMaxSteps) return;
+    if (!spend(1 + schema.size())) return;
     const auto add = [&](const std::string& step, const Json& one) {
       if (places.size() >= kMaxPlaces) return;
+      if (!spend(1 + (path.size() + step.size()) / kBytesPerStep)) return;
       const std::string inner = path + ToolSchemas::kPathSeparator + step;
       if (places.try_emplace(inner, types_of(one, 0)).second) {
         add_places(one, inner, depth + 1, 0, places);
       }
     };
     for (const auto& [key, value] : schema.items()) {
-      if (key == "properties" && value.is_object()) {
+      if (key == "properties" && value.is_object() && spend(value.size())) {
         for (const auto& [name, property] : value.items()) add(name, property);
       } else if (key == "items") {
         add("", value);
       } else if (key == "$ref" && value.is_string()) {
         const Json* target = find(value.get_ref<const std::string&>());
         if (target != nullptr) add_places(*target, path, depth, steps + 1, places);
-      } else if ((key == "anyOf" || key == "oneOf" || key == "allOf") && value.is_array()) {
+      } else if ((key == "anyOf" || key == "oneOf" || key == "allOf") && value.is_array() &&
+                 spend(value.size())) {
         for (const Json& branch : value) add_places(branch, path, depth, steps + 1, places);
       }
     }
@@ -148,7 +161,7 @@ void ToolSchemas::add(std::string name, const nlohmann::ordered_json& parameters
   Tool& tool = tools_[std::move(name)];
   tool = Tool();
   if (!parameters.is_object()) return;
-  SchemaReader reader{parameters};
+  SchemaReader reader{parameters, budget_};
   if (const auto other = parameters.find("additionalProperties"); other != parameters.end()) {
     tool.other = reader.types_of(*other, 0);
   }

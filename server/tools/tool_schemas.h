@@ -31,7 +31,8 @@ class ToolSchemas {
 
   // `parameters`: a JSON schema, any value; null: no parameters. Later ones of a name win. Types of
   // a parameter are read from `type`, `const` and `enum`, through `$ref` within the schema,
-  // `anyOf`, `oneOf` and `allOf`; a schema without them allows all.
+  // `anyOf`, `oneOf` and `allOf`; a schema without them allows all. So does what is left once the
+  // steps through all schemas are a million, which takes repeated references or names of pages.
   void add(std::string name, const nlohmann::ordered_json& parameters);
 
   [[nodiscard]] bool has(std::string_view name) const { return tools_.contains(std::string(name)); }
@@ -51,6 +52,7 @@ class ToolSchemas {
   };
 
   std::unordered_map<std::string, Tool> tools_;
+  int64_t budget_ = 1'000'000;  // steps through schemas that are left
 };
 
 }  // namespace sluice

@@ -21,6 +21,7 @@
 #include "server/prompt/message_forms.h"
 #include "server/prompt/messages.h"
 #include "server/prompt/tool_list.h"
+#include "server/tools/tool_schemas.h"
 #include "tests/support/byte_tokenizer.h"
 #include "tests/support/thread_time.h"
 
@@ -238,6 +239,30 @@ TEST(RequestCost, AQueryIsTokenizedOnceForItsDocuments) {
   const auto refused = pair_front(context, rules, std::string((32 << 10) + 1, 'q'), 2'048);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().param, "documents");
+}
+
+// Definitions that are lists of each other, the last a long enum: {"$ref": ...} many times over.
+Json nested_definitions(int depth, size_t width, Json last) {
+  Json definitions = {{"d0", std::move(last)}};
+  for (int i = 1; i <= depth; ++i) {
+    const Json inner = {{"$ref", "#/$defs/d" + std::to_string(i - 1)}};
+    definitions["d" + std::to_string(i)] = {{"allOf", repeated(width, inner)}};
+  }
+  return definitions;
+}
+
+TEST(RequestCost, ReferencesToALongList) {
+  const Json parameters = {
+      {"$defs", nested_definitions(3, 40, {{"enum", repeated(100'000, 0)}})},
+      {"properties", {{"p", {{"$ref", "#/$defs/d3"}}}, {"q", {{"type", "string"}}}}}};
+  const auto schemas = in_time([&] {
+    ToolSchemas made;
+    made.add("first", {{"properties", {{"q", {{"type", "string"}}}}}});
+    for (int i = 0; i < 8; ++i) made.add("f" + std::to_string(i), parameters);
+    return made;
+  });
+  EXPECT_EQ(schemas.types_of("first", "q"), kJsonString);
+  EXPECT_EQ(schemas.types_of("f7", "q"), kJsonAny);  // nothing is left to look with
 }
 
 }  // namespace
