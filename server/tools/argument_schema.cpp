@@ -89,9 +89,12 @@ Expected<std::vector<Argument>> arguments_of(const Json& schema,
   return arguments;
 }
 
-Json with_definitions(Json value, const Json& schema) {
+Expected<Json> with_definitions(Json value, const Json& schema, TagWriter& writer) {
   for (const char* name : {"$defs", "definitions"}) {
-    if (const Json* definitions = find_field(schema, name)) value[name] = *definitions;
+    const Json* definitions = find_field(schema, name);
+    if (definitions == nullptr) continue;
+    SLUICE_TRY_VOID(writer.spend(*definitions));
+    value[name] = *definitions;
   }
   return value;
 }

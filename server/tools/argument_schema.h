@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "engine/core/status.h"
+#include "server/tools/tag_writer.h"
 
 namespace sluice {
 
@@ -41,8 +42,10 @@ Expected<std::vector<Argument>> arguments_of(const nlohmann::ordered_json& schem
                                              const ArgumentRules& rules,
                                              bool (*fits)(std::string_view key));
 
-// Returns `value`, a part of `schema`, with the definitions that its references name.
-nlohmann::ordered_json with_definitions(nlohmann::ordered_json value,
-                                        const nlohmann::ordered_json& schema);
+// Returns `value`, a part of `schema`, with a copy of the definitions that its references name.
+// kInvalidArgument: see TagWriter::spend().
+Expected<nlohmann::ordered_json> with_definitions(nlohmann::ordered_json value,
+                                                  const nlohmann::ordered_json& schema,
+                                                  TagWriter& writer);
 
 }  // namespace sluice

@@ -19,6 +19,7 @@ constexpr std::string_view kSeparator = ",";
 constexpr int64_t kNoLimit = -1;  // of a repetition, as the grammar library has it
 constexpr int kMaxDepth = 5;      // of values whose schemas are followed
 constexpr int kMaxAnyDepth = 2;   // of lists and objects of which no schema says anything
+constexpr int64_t kReferenceBytes = 1024;  // what following a reference counts as
 constexpr const char* kKeyPattern = "[A-Za-z_][A-Za-z0-9_]{0,63}";
 
 bool is_key(std::string_view key) {
@@ -131,9 +132,18 @@ void GemmaLiterals::add_any(int depth, Json& elements) {
   elements.push_back(TagWriter::choice(std::move(choices)));
 }
 
+Expected<void> GemmaLiterals::add_anything(Json& elements) {
+  Json any = Json::array();
+  add_any(kMaxAnyDepth, any);
+  SLUICE_TRY_VOID(writer_.spend(any));
+  elements.push_back(std::move(any.front()));
+  return {};
+}
+
 Expected<void> GemmaLiterals::add_listed(const Json& values,
                                          const std::string& place,
                                          Json& elements) {
+  SLUICE_TRY_VOID(writer_.spend(values));
   Json choices = Json::array();
   for (const Json& value : values) {
     if (!can_be_written(value)) {
@@ -144,11 +154,8 @@ Expected<void> GemmaLiterals::add_listed(const Json& values,
     add_literal(value, literal);
     choices.push_back(TagWriter::sequence(std::move(literal)));
   }
-  if (choices.empty()) {
-    add_any(kMaxAnyDepth, elements);
-  } else {
-    elements.push_back(TagWriter::choice(std::move(choices)));
-  }
+  if (choices.empty()) return add_anything(elements);
+  elements.push_back(TagWriter::choice(std::move(choices)));
   return {};
 }
 
@@ -222,7 +229,10 @@ Expected<void> GemmaLiterals::add_object(const Json& schema,
     if (find_field(schema, "required") != nullptr) {
       SLUICE_TRY_VOID(rules_.refuse("required", place));
     }
-    add_any_object(kMaxAnyDepth - 1, elements);
+    Json any = Json::array();
+    add_any_object(kMaxAnyDepth - 1, any);
+    SLUICE_TRY_VOID(writer_.spend(any));
+    elements.insert(elements.end(), any.begin(), any.end());
     return {};
   }
   writer_.add_text("{", elements);
@@ -235,6 +245,7 @@ Expected<void> GemmaLiterals::add_typed(const Json& schema,
                                         const Json& type,
                                         const std::string& place,
                                         Json& elements) {
+  SLUICE_TRY_VOID(writer_.spend(schema));
   if (is_atom(type)) {
     Json atom = schema;
     atom["type"] = type;
@@ -260,10 +271,10 @@ Expected<void> GemmaLiterals::add_value(const Json& schema,
   if (schema == false) SLUICE_TRY_VOID(rules_.refuse("false", place));
   if (!schema.is_object() || depth_ == kMaxDepth) {
     if (depth_ == kMaxDepth) SLUICE_TRY_VOID(rules_.refuse("type", place));
-    add_any(kMaxAnyDepth, elements);
-    return {};
+    return add_anything(elements);
   }
   if (const Json* target = target_of(schema)) {
+    SLUICE_TRY_VOID(writer_.spend(kReferenceBytes));
     ++depth_;
     auto added = add_value(*target, place, elements);
     --depth_;
@@ -284,8 +295,7 @@ Expected<void> GemmaLiterals::add_value(const Json& schema,
   if (type == nullptr) {
     const std::string other = other_keyword(schema, {});
     if (!other.empty()) SLUICE_TRY_VOID(rules_.refuse(other, place));
-    add_any(kMaxAnyDepth, elements);
-    return {};
+    return add_anything(elements);
   }
   ++depth_;
   Json choices = Json::array();
@@ -296,11 +306,8 @@ Expected<void> GemmaLiterals::add_value(const Json& schema,
     choices.push_back(TagWriter::sequence(std::move(choice)));
   }
   --depth_;
-  if (choices.empty()) {
-    add_any(kMaxAnyDepth, elements);
-  } else {
-    elements.push_back(TagWriter::choice(std::move(choices)));
-  }
+  if (choices.empty()) return add_anything(elements);
+  elements.push_back(TagWriter::choice(std::move(choices)));
   return {};
 }
 
@@ -317,8 +324,7 @@ Expected<void> GemmaLiterals::add_members(const Json& schema,
     items.push_back(TagWriter::sequence(std::move(item)));
     required.push_back(is_required);
   }
-  add_list(items, required, kSeparator, writer_, elements);
-  return {};
+  return add_list(items, required, kSeparator, writer_, elements);
 }
 
 }  // namespace sluice

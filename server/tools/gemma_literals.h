@@ -44,6 +44,7 @@ class GemmaLiterals {
   Expected<void> add_listed(const Json& values, const std::string& place, Json& elements);
   void add_string(Json& elements);
   void add_literal(const Json& value, Json& elements);
+  Expected<void> add_anything(Json& elements);
   void add_any(int depth, Json& elements);
   void add_any_list(int depth, Json& elements);
   void add_any_object(int depth, Json& elements);

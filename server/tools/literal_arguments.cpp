@@ -40,12 +40,12 @@ std::vector<std::string_view> python_words(const Json& schema) {
   return {};
 }
 
-void add_python_value(const Json& value,
-                      const std::string& key,
-                      const ArgumentRules& rules,
-                      const Json& schema,
-                      TagWriter& writer,
-                      Json& elements) {
+Expected<void> add_python_value(const Json& value,
+                                const std::string& key,
+                                const ArgumentRules& rules,
+                                const Json& schema,
+                                TagWriter& writer,
+                                Json& elements) {
   Json words = Json::array();
   for (const std::string_view word : python_words(value)) {
     writer.add_text(word, words.emplace_back(Json::array()));
@@ -53,12 +53,14 @@ void add_python_value(const Json& value,
   }
   if (!words.empty()) {
     elements.push_back(TagWriter::choice(std::move(words)));
-    return;
+    return {};
   }
+  SLUICE_TRY(Json whole, with_definitions(value, schema, writer));
   writer.add_json(
-      with_definitions(value, schema),
+      std::move(whole),
       {.is_exact = rules.is_strict, .owner = rules.owner_of(key), .excluded = kNoPythonEscape},
       elements);
+  return {};
 }
 
 Expected<void> add_python_arguments(const ArgumentRules& rules,
@@ -72,12 +74,11 @@ Expected<void> add_python_arguments(const ArgumentRules& rules,
   for (const auto& [key, value, is_required] : arguments) {
     Json item = Json::array();
     writer.add_text(key + "=", item);
-    add_python_value(*value, key, rules, schema, writer, item);
+    SLUICE_TRY_VOID(add_python_value(*value, key, rules, schema, writer, item));
     items.push_back(TagWriter::sequence(std::move(item)));
     required.push_back(is_required);
   }
-  add_list(items, required, ", ", writer, elements);
-  return {};
+  return add_list(items, required, ", ", writer, elements);
 }
 
 }  // namespace

@@ -13,11 +13,11 @@ namespace sluice {
 
 // Appends `items`, an array of elements of a structural tag, to `elements` in their order, with
 // `separator` between any two that are present. `required`: one flag per item. The size grows as n
-// log n of n items.
-void add_list(const nlohmann::ordered_json& items,
-              const std::vector<bool>& required,
-              std::string_view separator,
-              const TagWriter& writer,
-              nlohmann::ordered_json& elements);
+// log n of n items, and with nested lists as the product. kInvalidArgument: see TagWriter::spend().
+Expected<void> add_list(const nlohmann::ordered_json& items,
+                        const std::vector<bool>& required,
+                        std::string_view separator,
+                        TagWriter& writer,
+                        nlohmann::ordered_json& elements);
 
 }  // namespace sluice

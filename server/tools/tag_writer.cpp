@@ -10,8 +10,35 @@ namespace {
 
 // Runs of white space between the tokens of JSON, in which models without a bound stay for ever.
 constexpr int kMaxWhitespace = 16;
+// About the bytes of memory of a value without its text.
+constexpr int64_t kValueBytes = 64;
+
+int64_t bytes_of(const nlohmann::ordered_json& json) {
+  int64_t bytes = kValueBytes;
+  if (json.is_string()) {
+    bytes += static_cast<int64_t>(json.get_ref<const std::string&>().size());
+  } else if (json.is_array()) {
+    for (const auto& element : json) bytes += bytes_of(element);
+  } else if (json.is_object()) {
+    for (const auto& [key, value] : json.items()) {
+      bytes += static_cast<int64_t>(key.size()) + bytes_of(value);
+    }
+  }
+  return bytes;
+}
 
 }  // namespace
+
+Expected<void> TagWriter::spend(const Json& part) { return spend(bytes_of(part)); }
+
+Expected<void> TagWriter::spend(int64_t bytes) {
+  room_ -= bytes;
+  if (room_ >= 0) return {};
+  return make_error(ErrorCode::kInvalidArgument,
+                    "The schemas of the tools become too large a grammar; have fewer optional "
+                    "parameters, or references to definitions, in the tools of one request.",
+                    "tools");
+}
 
 void TagWriter::note(TokenId token) {
   auto& tokens = spec_.control_tokens;
@@ -22,7 +49,7 @@ void TagWriter::note(TokenId token) {
 void TagWriter::add_text(std::string_view text, Json& elements) const {
   if (text.empty()) return;
   if (!elements.empty() && elements.back()["type"] == "const_string") {
-    elements.back()["value"] = elements.back()["value"].get<std::string>() + std::string(text);
+    elements.back()["value"].get_ref<std::string&>().append(text);
   } else {
     elements.push_back({{"type", "const_string"}, {"value", std::string(text)}});
   }

@@ -3,12 +3,14 @@
 // literal pieces, free text and JSON. One instance for a GrammarSpec, one thread.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "engine/core/grammar_spec.h"
+#include "engine/core/status.h"
 #include "server/tools/call_form.h"
 
 namespace sluice {
@@ -49,6 +51,11 @@ class TagWriter {
   // Appends the elements of `part`, or nothing.
   void add_optional(Json part, Json& elements) const;
 
+  // Counts what a small schema may become a great deal of: copies of a part, or bytes about as
+  // large. kInvalidArgument: it is too much for one grammar.
+  Expected<void> spend(const Json& part);
+  Expected<void> spend(int64_t bytes);
+
   // Returns one element for an array of them; an empty array is an empty text.
   static Json sequence(Json elements);
   // Returns a choice between the elements of an array (not empty).
@@ -58,6 +65,7 @@ class TagWriter {
   void note(TokenId token);
 
   GrammarSpec& spec_;
+  int64_t room_ = int64_t{32} << 20;  // bytes that are left
 };
 
 }  // namespace sluice

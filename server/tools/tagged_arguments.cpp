@@ -51,8 +51,9 @@ class ArgumentsWriter {
     writer_.add_text(key, part);
     if (is_json(value)) {
       add_json_key_end(value, part);
+      SLUICE_TRY(Json whole, with_definitions(value, schema_, writer_));
       writer_.add_json(
-          with_definitions(value, schema_),
+          std::move(whole),
           {.is_exact = rules_.is_strict, .owner = rules_.owner_of(key), .excluded = end_mark()},
           part);
       writer_.add(value_end_, part);
