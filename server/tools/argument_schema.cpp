@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <array>
 #include <nlohmann/json.hpp>
+#include <set>
+#include <string_view>
 
 #include "server/json/json_fields.h"
 
@@ -29,12 +31,12 @@ constexpr std::array<std::string_view, 13> kNotes = {"title",
 constexpr std::array<std::string_view, 3> kOfObjects = {
     "properties", "required", "additionalProperties"};
 
-std::vector<std::string> required_of(const Json& schema) {
-  std::vector<std::string> names;
+std::set<std::string_view> required_of(const Json& schema) {
+  std::set<std::string_view> names;
   const Json* list = find_field(schema, "required");
   if (list == nullptr || !list->is_array()) return names;
   for (const Json& name : *list) {
-    if (name.is_string()) names.push_back(name.get<std::string>());
+    if (name.is_string()) names.insert(name.get_ref<const std::string&>());
   }
   return names;
 }
@@ -70,22 +72,19 @@ Expected<std::vector<Argument>> arguments_of(const Json& schema,
   const std::string other = other_keyword(schema, kOfObjects);
   if (!other.empty()) SLUICE_TRY_VOID(rules.refuse(other, place));
   std::vector<Argument> arguments;
-  const std::vector<std::string> required = required_of(schema);
+  std::set<std::string_view> required = required_of(schema);
   const Json* properties = find_field(schema, "properties");
   if (properties != nullptr && properties->is_object()) {
     for (const auto& [key, value] : properties->items()) {
       if (fits(key)) {
-        arguments.push_back({key, &value, std::ranges::count(required, key) > 0});
+        arguments.push_back({key, &value, required.erase(key) > 0});
       } else {
         SLUICE_TRY_VOID(rules.refuse(key, place + "/properties"));
       }
     }
   }
-  for (const std::string& name : required) {
-    if (std::ranges::count(arguments, name, &Argument::key) == 0) {
-      SLUICE_TRY_VOID(rules.refuse("required", place));
-    }
-  }
+  // What is left is no argument.
+  if (!required.empty()) SLUICE_TRY_VOID(rules.refuse("required", place));
   return arguments;
 }
 

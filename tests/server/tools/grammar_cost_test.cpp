@@ -2,12 +2,15 @@
 // Small schemas whose grammar would be large: what the I/O thread writes of them is bounded.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
 #include "server/json/json_fields.h"
+#include "server/tools/argument_schema.h"
 #include "server/tools/tool_call_grammar.h"
 #include "tests/support/thread_time.h"
 
@@ -87,6 +90,29 @@ TEST(GrammarCost, DefinitionsForEachArgument) {
 TEST(GrammarCost, AManyPartedLiteralIsOneText) {
   const Json schema = {{"properties", {{"p", {{"const", repeated(150'000, 0)}}}}}};
   EXPECT_TRUE(written(ArgumentStyle::kGemma, schema));
+}
+
+TEST(GrammarCost, ManyRequiredNames) {
+  constexpr size_t kNames = 4'000;
+  const std::string prefix(1'000, 'm');
+  Json object = Json::object();
+  Json required = Json::array();
+  for (size_t i = 0; i < kNames * 10; ++i) {
+    const std::string name = prefix + std::to_string(100'000 + i);
+    if (i % 10 == 0) append_member(object, name, {{"type", "string"}});
+    required.push_back(name);
+  }
+  const auto read = [&](bool is_strict) {
+    const Json schema = {{"properties", object}, {"required", required}};
+    return in_time([&] {
+      return arguments_of(schema, "#", {"f", is_strict}, [](std::string_view) { return true; });
+    });
+  };
+  const auto arguments = read(false);
+  ASSERT_TRUE(arguments);
+  EXPECT_EQ(arguments->size(), kNames);
+  EXPECT_TRUE(std::ranges::all_of(*arguments, &Argument::is_required));
+  EXPECT_FALSE(read(true));  // most are no arguments
 }
 
 }  // namespace
