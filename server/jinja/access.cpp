@@ -302,7 +302,9 @@ Result get_attribute(Runtime& runtime, const Value& value, std::string_view name
   SLUICE_TRY(std::optional<Value> own, own_attribute(runtime, value, name));
   if (own) return std::move(*own);
   if (value.is(Kind::kDict)) {
-    for (const auto& [key, item] : value.as<Dict>().entries) {
+    const auto& entries = value.as<Dict>().entries;
+    SLUICE_TRY_VOID(runtime.charge(static_cast<int64_t>(entries.size() / 16)));
+    for (const auto& [key, item] : entries) {
       if (key.is(Kind::kString) && key.view() == name) return item;
     }
   }

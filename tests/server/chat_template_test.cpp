@@ -174,6 +174,16 @@ TEST(ChatTemplate, StopsWhatRunsTooLong) {
             ErrorCode::kResourceExhausted);
   EXPECT_EQ(error_of("{% for x in [1] recursive %}{{ loop([1]) }}{% endfor %}"),
             ErrorCode::kResourceExhausted);
+  // A look-up among many members is as many steps.
+  Json message = Json::object();
+  for (int i = 0; i < 4000; ++i) message["m" + std::to_string(i)] = i;
+  for (const char* look_up : {"message.m3999", "message.none", "message['m3999']"}) {
+    EXPECT_EQ(error_of("{% for a in range(99999) %}{% set b = " + std::string(look_up) +
+                           " %}{% endfor %}",
+                       {{"message", message}}),
+              ErrorCode::kResourceExhausted)
+        << look_up;
+  }
 }
 
 TEST(ChatTemplate, StopsWhatGrowsTooLarge) {
