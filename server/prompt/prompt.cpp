@@ -32,6 +32,9 @@ constexpr std::array<std::string_view, 7> kReservedVariables = {"messages",
                                                                 "continue_final_message",
                                                                 "tokenize"};
 
+// Members of chat_template_kwargs: a template looks names up one by one.
+constexpr size_t kMaxKwargs = 128;
+
 // Longest token of any vocabulary that is served. A text longer than the context times this cannot
 // fit, which is known before it is tokenized.
 constexpr int64_t kMaxTokenBytes = 1024;
@@ -114,6 +117,11 @@ Expected<void> add_kwargs(const Json& body, Json& variables) {
   if (kwargs == nullptr) return {};
   if (!kwargs->is_object()) {
     return invalid("chat_template_kwargs must be an object.", "chat_template_kwargs");
+  }
+  if (kwargs->size() > kMaxKwargs) {
+    return invalid("chat_template_kwargs may have at most " + std::to_string(kMaxKwargs) +
+                       " members, got " + std::to_string(kwargs->size()) + ".",
+                   "chat_template_kwargs");
   }
   for (const auto& [name, value] : kwargs->items()) {
     // Texts of tokens count as the template's own text.

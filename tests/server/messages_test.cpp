@@ -511,6 +511,14 @@ TEST(TemplateVariables, AllNamedTokensAreThere) {
     ASSERT_FALSE(result) << name;
     EXPECT_EQ(result.error().param, "chat_template_kwargs");
   }
+  std::string many;
+  for (int i = 0; i < 129; ++i) many += (i > 0 ? ",\"v" : "\"v") + std::to_string(i) + "\":1";
+  const auto refused = prompt_of(chat,
+                                 R"({"messages":[{"role":"user","content":"x"}],
+                                     "chat_template_kwargs":{)" +
+                                     many + "}}");
+  ASSERT_FALSE(refused);
+  EXPECT_EQ(refused.error().param, "chat_template_kwargs");
   // What is no text cannot become a control token.
   const auto number = prompt_of(compiled("{{ max_token + 1 }}"),
                                 R"({"messages":[{"role":"user","content":"x"}],
