@@ -8,11 +8,13 @@
 #include <random>
 #include <sstream>
 
+#include "engine/tokenizer/files/hf_tokenizer.h"
 #include "engine/tokenizer/files/tokenizer_json.h"
 #include "tests/engine/token_cases.h"
 #include "tests/engine/vocabulary_file.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/golden_folder.h"
+#include "tests/support/thread_time.h"
 #include "tests/support/tier.h"
 
 namespace sluice {
@@ -203,6 +205,34 @@ TEST(Tokenizer, SeveralLiteralRangesEachHideWhatTheyTouch) {
   expected.push_back(control);
   expected.push_back(tokenizer->find_token("<tool>"));  // user-defined: found everywhere
   EXPECT_EQ(ids, expected);
+}
+
+// A chat of many short messages: each part between tokens looks at its own range alone, also by a
+// tokenizer that looks for tokens again in normalized text.
+TEST(Tokenizer, ManySegmentsAndManyLiteralRanges) {
+  constexpr size_t kMessages = 50'000;
+  std::ostringstream json;
+  json << std::ifstream(kFolder + "json/flags.json").rdbuf();
+  HfTokenizerFiles files;
+  files.tokenizer_json = json.str();
+  const auto tokenizer = create_hf_tokenizer(files);
+  ASSERT_TRUE(tokenizer.has_value()) << tokenizer.error().message;
+  const std::string message = "<R>e\xCC\x81<N>A <N>";  // the first <N> is a user's text
+  std::string text;
+  std::vector<TextRange> ranges;
+  for (size_t i = 0; i < kMessages; ++i) {
+    ranges.push_back({text.size() + 3, text.size() + message.size() - 3});
+    text += message;
+  }
+  const auto ids = testing::in_time([&] {
+    std::vector<TokenId> encoded;
+    (*tokenizer)->encode_marked(text, ranges, encoded);
+    return encoded;
+  });
+  for (const char* name : {"<R>", "<N>"}) {
+    EXPECT_EQ(static_cast<size_t>(std::ranges::count(ids, (*tokenizer)->find_token(name))),
+              kMessages);
+  }
 }
 
 // The definition of byte-pair merging, one pair at a time over the whole word.

@@ -250,13 +250,15 @@ void TokenPipeline::encode_marked(std::string_view text,
                                   LiteralRanges literal_ranges,
                                   std::vector<TokenId>& out) const {
   Job job(text.size(), out);
+  LiteralRanges ahead = literal_ranges;  // that end behind the segment's begin
   find_tokens(
       raw_tokens_,
       text,
       0,
       literal_ranges,
       [&](size_t begin, size_t end) {
-        encode_segment(text.substr(begin, end - begin), begin, literal_ranges, job);
+        while (!ahead.empty() && ahead.front().end <= begin) ahead = ahead.subspan(1);
+        encode_segment(text.substr(begin, end - begin), begin, ahead, job);
       },
       [&](TokenId token) { out.push_back(token); });
 }
