@@ -144,6 +144,29 @@ TEST(SimtErrors, ALaneThatNeverWasIsNamed) {
   expect_report(report_of([] { __syncwarp(); }, 40), "names lane 8");
 }
 
+TEST(SimtErrors, SharedMemoryHasTheLimitOfTheDevice) {
+  struct Limit {
+    int capability;
+    int64_t kilobytes;
+  };
+
+  for (const Limit& limit :
+       {Limit{80, 163}, {86, 99}, {87, 163}, {89, 99}, {90, 227}, {100, 227}, {120, 99}}) {
+    SCOPED_TRACE(limit.capability);
+    const simt::GivenDevice device(limit.capability);
+    const int64_t most = limit.kilobytes * 1024;
+    EXPECT_EQ(report_of([] {}, 32, most), "");
+    expect_report(report_of([] {}, 32, most + 16), "bytes of shared memory a block");
+    // The dynamic part begins behind what a kernel declares, at a multiple of 1024.
+    const auto declares = [] {
+      GPU_SHARED(int, one, 1);
+      one[0] = 0;
+    };
+    EXPECT_EQ(report_of(declares, 1, most - 1024), "");
+    expect_report(report_of(declares, 1, most - 1008), "bytes of shared memory in a block");
+  }
+}
+
 TEST(SimtErrors, SharedMemoryHasALimit) {
   expect_report(report_of([] {}, 32, 300 * 1024), "bytes of shared memory a block");
   expect_report(report_of(

@@ -6,6 +6,7 @@
 #include <cstdio>
 #include <cstring>
 
+#include "engine/core/types.h"
 #include "tests/support/simt/overlap.h"
 #include "tests/support/simt/reach.h"
 #include "tests/support/simt/sched.h"
@@ -13,7 +14,8 @@
 namespace sluice::simt {
 namespace {
 
-constexpr int64_t kDeclaredLimit = 48 * 1024;  // bytes of kSharedLimit, without the dynamic part
+constexpr int64_t kDeclaredLimit = 48 * 1024;  // bytes of a block's without the dynamic part
+constexpr int64_t kDynamicAlignment = 1024;    // gpu.h
 constexpr int64_t kRedZone = 256;
 
 int lowest_lane(uint32_t mask) { return __builtin_ctz(mask); }
@@ -25,6 +27,17 @@ std::string hex(uint32_t mask) {
 }
 
 }  // namespace
+
+int64_t shared_limit() {
+  switch (const int capability = gpu::compute_capability(); capability / 10) {
+    case 8:
+      return (capability == 86 || capability == 89 ? 99 : 163) * 1024;
+    case 12:
+      return 99 * 1024;
+    default:
+      return 227 * 1024;
+  }
+}
 
 Block::Block(Cluster& cluster, const LaunchShape& shape, Dim3 index, int rank, std::byte* arena)
     : cluster_(cluster),
@@ -49,7 +62,7 @@ Block::Block(Cluster& cluster, const LaunchShape& shape, Dim3 index, int rank, s
   }
   forbid(arena_, kArenaBytes);
   if (shape.shared_bytes > 0) {
-    add_region(nullptr, shape.shared_bytes, 1024, "dynamic shared memory");
+    add_region(nullptr, shape.shared_bytes, kDynamicAlignment, "dynamic shared memory");
   }
 }
 
@@ -162,17 +175,18 @@ SharedRegion& Block::add_region(const void* key,
                                 int64_t alignment,
                                 const char* name) {
   const int64_t begin = (arena_used_ + kRedZone + alignment - 1) / alignment * alignment;
-  int64_t total = bytes;
   int64_t declared = key == nullptr ? 0 : bytes;
   for (const SharedRegion& region : regions_) {
-    total += region.bytes;
     if (region.key != nullptr) declared += region.bytes;
   }
+  // The dynamic part is behind what the kernel declares.
+  const int64_t total =
+      shared_bytes_ > 0 ? align_up(declared, kDynamicAlignment) + shared_bytes_ : declared;
   if (declared > kDeclaredLimit) {
     fail(std::string(name) + ": a kernel declares " + std::to_string(declared) +
          " bytes of shared memory, more than 48 KB");
   }
-  if (total > kSharedLimit) {
+  if (total > shared_limit()) {
     fail(std::string(name) + ": " + std::to_string(total) + " bytes of shared memory in a block");
   }
   arena_used_ = begin + bytes + kRedZone;

@@ -18,9 +18,10 @@ namespace sluice::simt {
 class Block;
 class Cluster;
 
-inline constexpr int64_t kSharedLimit = 227 * 1024;  // bytes of a block on sm_90
-inline constexpr int64_t kArenaBytes = 512 * 1024;   // bytes of a block's place for shared memory
-inline constexpr int64_t kStackBytes = 256 * 1024;   // bytes of a thread's stack
+// Bytes of shared memory that a block may have on the device of launches.
+int64_t shared_limit();
+inline constexpr int64_t kArenaBytes = 512 * 1024;  // bytes of a block's place for shared memory
+inline constexpr int64_t kStackBytes = 256 * 1024;  // bytes of a thread's stack
 
 // What a report names: an instruction, and its place if that is known. Nearly all pass their
 // checks, so the text is made only for a report.

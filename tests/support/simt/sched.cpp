@@ -227,7 +227,7 @@ namespace {
 
 // Returns what the launch asks for that no device gives; empty: nothing.
 std::string refusal_of(const LaunchShape& shape) {
-  if (shape.threads < 1 || shape.threads > 1024 || shape.shared_bytes > kSharedLimit) {
+  if (shape.threads < 1 || shape.threads > 1024 || shape.shared_bytes > shared_limit()) {
     return std::to_string(shape.threads) + " threads with " + std::to_string(shape.shared_bytes) +
            " bytes of shared memory a block";
   }
