@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The choice of keys of kernels/latent_index.h with the CPU's bits, for some tokens at a time:
-// their scores, a block for 64 keys and some tokens, then a block a token that finds its top_k-th
-// score by four digits and turns scores into bits. No GPU has run this file.
+// their scores, a block for some tokens and 64 keys at a time, then a block a token that finds its
+// top_k-th score by four digits and turns scores into bits. No GPU has run this file.
 #include <algorithm>
 
 #include "engine/core/status.h"
@@ -21,7 +21,7 @@ namespace ptx = gpu::ptx;
 namespace {
 
 constexpr int kScoreThreads = 128;
-constexpr int32_t kKeys = 64;  // of a block
+constexpr int32_t kKeys = 64;  // of a tile
 constexpr int32_t kKeysTogether = 4;
 constexpr int32_t kLanes = 16;  // of the definition
 constexpr int32_t kTokensInTurn = 8;
@@ -29,6 +29,9 @@ constexpr int kChooseThreads = 256;
 constexpr int kChooseWarps = kChooseThreads / 32;
 constexpr int32_t kBins = 256;
 constexpr int64_t kMostScores = int64_t{128} << 20;  // bytes
+// Tiles make at most about this many blocks. A recorded step has tiles for the longest possible
+// context, and blocks without keys cost as much as starting them.
+constexpr int64_t kMostScoreBlocks = 2048;
 static_assert(kKeys / kKeysTogether * kLanes / 2 == kScoreThreads);
 
 // The floats of a block's shared memory, which has room for the largest indexer on every device.
@@ -169,16 +172,12 @@ __device__ __forceinline__ void write_scores(const ScoreMemory& shared, int32_t 
   }
 }
 
-// Scores a tile of keys for up to kTokensInTurn tokens; those that see no more than top_k keys take
-// all and need no scores.
+// Scores a tile of keys from `first` on for up to kTokensInTurn tokens. All threads call it.
 template <DType kType>
-__global__ void __launch_bounds__(kScoreThreads, 1)
-    index_scores_kernel(const __grid_constant__ IndexWork work) {
-  ptx::start_next_launch();
-  ptx::wait_for_launches();
-  const ScoreMemory shared(work);
+__device__ __forceinline__ void score_tile(const IndexWork& work,
+                                           const ScoreMemory& shared,
+                                           int32_t first) {
   const ChooseKeysArgs& args = work.args;
-  const auto first = static_cast<int32_t>(blockIdx.x) * kKeys;
   Seen loaded{-1, 0};
   for (int32_t i = 0; i < kTokensInTurn; ++i) {
     const int32_t index = static_cast<int32_t>(blockIdx.y) * kTokensInTurn + i;
@@ -200,6 +199,27 @@ __global__ void __launch_bounds__(kScoreThreads, 1)
     __syncthreads();
     const int32_t left = seen.num_keys - first;
     write_scores(shared, left < kKeys ? left : kKeys, work.scores + index * work.stride + first);
+  }
+}
+
+// Scores every gridDim.x-th tile for up to kTokensInTurn tokens; those that see no more than top_k
+// keys take all and need no scores.
+template <DType kType>
+__global__ void __launch_bounds__(kScoreThreads, 1)
+    index_scores_kernel(const __grid_constant__ IndexWork work) {
+  ptx::start_next_launch();
+  ptx::wait_for_launches();
+  const ScoreMemory shared(work);
+  int32_t most = 0;
+  for (int32_t i = 0; i < kTokensInTurn; ++i) {
+    const int32_t index = static_cast<int32_t>(blockIdx.y) * kTokensInTurn + i;
+    if (index >= work.num_tokens) break;
+    const Seen seen = seen_by(work, work.first_token + index);  // with barriers
+    if (seen.num_keys > work.args.top_k && seen.num_keys > most) most = seen.num_keys;
+  }
+  const auto step = static_cast<int32_t>(gridDim.x) * kKeys;
+  for (auto first = static_cast<int32_t>(blockIdx.x) * kKeys; first < most; first += step) {
+    score_tile<kType>(work, shared, first);
   }
 }
 
@@ -314,9 +334,11 @@ template <DType kType>
 void start(Stream stream, const IndexWork& work) {
   const ChooseKeysArgs& args = work.args;
   const int64_t floats = score_floats(args.num_heads, args.cache.dim);
+  const int64_t tiles = ceil_div(args.max_seq_len, kKeys);
+  const int64_t turns = ceil_div(work.num_tokens, kTokensInTurn);
   gpu::launch(stream,
-              {.blocks_x = ceil_div(args.max_seq_len, kKeys),
-               .blocks_y = ceil_div(work.num_tokens, kTokensInTurn),
+              {.blocks_x = std::min(tiles, ceil_div(kMostScoreBlocks, turns)),
+               .blocks_y = turns,
                .threads = kScoreThreads,
                .shared_bytes = floats * int64_t{sizeof(float)},
                .overlaps = overlaps(LaunchKind::kAttention, args.num_tokens)},

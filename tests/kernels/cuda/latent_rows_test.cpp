@@ -139,6 +139,7 @@ struct IndexCase {
   int32_t top_k;
   bool has_ties = false;
   int64_t tokens_together = 64;  // whose scores the workspace holds
+  int32_t num_spare = 2;         // tokens of a bucket that no request has
 };
 
 // Compares rows, cache and choice with the CPU.
@@ -222,7 +223,7 @@ void check_index(const IndexCase& c) {
                           .cache = view(buffers),
                           .query_start_loc = starts,
                           .seq_lens = lengths,
-                          .num_tokens = tokens + 2,  // of a bucket
+                          .num_tokens = tokens + c.num_spare,
                           .max_seq_len = 320,
                           .block_table = table.data(),
                           .block_table_stride = kStride,
@@ -234,7 +235,7 @@ void check_index(const IndexCase& c) {
     const auto bytes = static_cast<int64_t>(cached.size() * dtype_bytes(c.dtype));
     return Buffers{q,
                    k,
-                   std::vector<uint64_t>(static_cast<size_t>((tokens + 2) * words)),
+                   std::vector<uint64_t>(static_cast<size_t>((tokens + c.num_spare) * words)),
                    test::DeviceBytes(bytes)};
   };
   const auto cpu = test::make_device("scalar", 1);
@@ -248,7 +249,7 @@ void check_index(const IndexCase& c) {
                                      .sin = rope.sin_row(0),
                                      .num_pairs = rope.num_pairs(),
                                      .style = rope.style()};
-  test::on_schedules([&] {
+  const auto run = [&] {
     Buffers got = make();
     fill(got);
     cuda::launch_index_rows(nullptr, rows(got), table_rows);
@@ -256,13 +257,30 @@ void check_index(const IndexCase& c) {
         {.seq_len = 320,
          .num_heads = c.num_heads,
          .dim = kDim,
-         .num_tokens = static_cast<int32_t>(std::min<int64_t>(c.tokens_together, tokens + 2))}));
+         .num_tokens =
+             static_cast<int32_t>(std::min<int64_t>(c.tokens_together, tokens + c.num_spare))}));
     cuda::launch_choose_keys(nullptr, choice(got, {workspace.data(), workspace.size()}));
     test::expect_same_floats(got.q, want.q);
     test::expect_same_floats(got.k, want.k);
     EXPECT_EQ(got.chosen, want.chosen);
     test::expect_same_bytes(got.cache.data(), want.cache.data(), want.cache.size());
-  });
+  };
+  if (c.num_spare == 2) return test::on_schedules(run);
+  simt::Run once(1);  // it has thousands of blocks
+  run();
+  EXPECT_EQ(test::joined(once.take_reports()), "");
+#ifndef SLUICE_TESTS_ON_GPU  // a GPU does not count blocks
+  EXPECT_LE(once.num_blocks(), 2700 + tokens + c.num_spare);
+#endif
+}
+
+// The last of the 5 tiles is a second one of its block.
+TEST(CudaLatentIndex, TilesOfALargeBucketMakeFewBlocks) {
+  check_index({.dtype = DType::kBF16,
+               .num_heads = 3,
+               .top_k = 100,
+               .tokens_together = 8192,
+               .num_spare = 4400});
 }
 
 TEST(CudaLatentIndex, ChoosesAsTheCpu) {

@@ -52,6 +52,7 @@ struct RunState {
   uint64_t seed = 0;
   Mode mode = Mode::kPlain;
   int num_launches = 0;
+  int64_t num_blocks = 0;
   std::vector<std::string> reports;
   std::optional<Reach> own_reach;  // for tests that share their heap
 };
@@ -169,6 +170,7 @@ Run::Run(uint64_t seed, Mode mode) {
                .seed = seed,
                .mode = mode,
                .num_launches = 0,
+               .num_blocks = 0,
                .reports = {},
                .own_reach = reach == nullptr ? reach_of_shared_heap() : std::nullopt};
   if (run_state.own_reach) reach = &*run_state.own_reach;
@@ -187,6 +189,8 @@ Run::~Run() {
 std::vector<std::string> Run::take_reports() { return std::exchange(run_state.reports, {}); }
 
 int Run::num_launches() const { return run_state.num_launches; }
+
+int64_t Run::num_blocks() const { return run_state.num_blocks; }
 
 void add_report(const std::string& what) { run_state.reports.push_back(what); }
 
@@ -259,6 +263,7 @@ void run_grid(const LaunchShape& shape, const std::function<void()>& body) {
   }
   const ParameterSpace closure(&body, sizeof(body));  // threads find their arguments through it
   const size_t reports = run_state.reports.size();
+  run_state.num_blocks += int64_t{shape.grid.x} * shape.grid.y;
   begin_launch(shape.overlaps);
   GlobalShadow global;
   const auto in_cluster = static_cast<unsigned>(shape.cluster_blocks);

@@ -58,6 +58,8 @@ class Run {
   std::vector<std::string> take_reports();
   // Returns the number of launches of this run so far.
   [[nodiscard]] int num_launches() const;
+  // Returns the number of their blocks.
+  [[nodiscard]] int64_t num_blocks() const;
 };
 
 // Sets the device that launches see in its lifetime: its compute capability, major * 10 + minor, 90
