@@ -13,6 +13,7 @@
 // however far apart they lie.
 #pragma once
 
+#include <algorithm>
 #include <cstddef>
 #include <cstdint>
 #include <span>
@@ -86,11 +87,18 @@ struct LatentAttentionArgs {
   int32_t block_table_stride;
   float scale;  // positive
   ChosenKeys chosen = {};          // by token, at least one key of each
+  int32_t most_chosen = 0;         // bound of a token's chosen keys; 0: nothing but its position
   HeadRows out;                    // [num_heads][num_tokens][latent_dim]
   std::span<std::byte> workspace;  // latent_workspace_bytes; 64-byte aligned
 };
 
 void latent_attention(const ExecContext& ctx, const LatentAttentionArgs& args);
+
+// Returns how many of `seq_len` cached keys a token attends to at most.
+inline int32_t most_keys(const LatentAttentionArgs& args, int32_t seq_len) {
+  const bool is_bound = args.chosen.words != nullptr && args.most_chosen > 0;
+  return is_bound ? std::min(seq_len, args.most_chosen) : seq_len;
+}
 
 // Returns usual attention's arguments with one KV head, whose K is the latents, of head_dim
 // elements, and whose V is the rotated parts. What usual attention does not have is left out.
@@ -119,6 +127,7 @@ inline AttentionArgs as_one_head(const LatentAttentionArgs& args) {
 }
 
 // Bytes of scratch memory for calls within these limits; head_dim is the latent's, num_kv_heads 1.
+// Where tokens choose at most so many keys, that may be seq_len.
 int64_t latent_workspace_bytes(const AttentionLimits& limits, int32_t rope_dim);
 
 // out[token, head * width + i] = rows[head][token][i].

@@ -181,9 +181,12 @@ LatentMixer::Buffers LatentMixer::layout(const StepBounds& bounds, Arena& arena)
   buffers.out_in = LinearInput(readers, bounds.max_tokens, arena);
   const int32_t num_reqs =
       std::min(std::max(bounds.max_seqs, bounds.max_logits), bounds.max_tokens);
+  const bool chooses = layer_.key_choice != KeyChoice::kAll;
+  const int32_t most_keys =
+      chooses ? std::min(bounds.max_seq_len, latent_.index_top_k) : bounds.max_seq_len;
   const int64_t bytes = kernels::latent_workspace_bytes({.num_tokens = bounds.max_tokens,
                                                          .num_reqs = num_reqs,
-                                                         .seq_len = bounds.max_seq_len,
+                                                         .seq_len = most_keys,
                                                          .num_heads = layer_.num_heads,
                                                          .num_kv_heads = 1,
                                                          .head_dim = latent_.kv_rank,
@@ -316,6 +319,7 @@ void LatentMixer::attend(const ForwardContext& context, const LayerCache& cache)
        .block_table_stride = batch.block_table_strides[group],
        .scale = config_.attention_scale,
        .chosen = buffers_.index.chosen,
+       .most_chosen = latent_.index_top_k,
        .out = {buffers_.latent, latent_.kv_rank, head_rows * latent_.kv_rank},
        .workspace = buffers_.workspace});
 }

@@ -433,7 +433,7 @@ void launch_latent_attention(Stream stream, const LatentAttentionArgs& args) {
   const bool chooses = args.chosen.words != nullptr;
   const Launch launch = launch_of({.num_tokens = args.num_tokens,
                                    .num_reqs = static_cast<int32_t>(args.seq_lens.size()),
-                                   .seq_len = args.max_seq_len,
+                                   .seq_len = most_keys(args, args.max_seq_len),
                                    .num_heads = args.num_heads,
                                    .num_kv_heads = 1,
                                    .head_dim = cache.latent_dim,

@@ -237,7 +237,8 @@ std::vector<float> attend(const Device& device,
                           const FloatCache& cache,
                           int32_t length,
                           const std::vector<uint64_t>& words,
-                          int32_t tokens = 1) {
+                          int32_t tokens = 1,
+                          int32_t most_chosen = 0) {
   constexpr int32_t kHeads = 37;
   std::vector<float> query =
       test::Random(6).normals(static_cast<size_t>(kHeads * tokens * (kLatent + kRope)));
@@ -247,7 +248,7 @@ std::vector<float> attend(const Device& device,
   const std::vector<int32_t> lens = {length};
   const int64_t bytes = latent_workspace_bytes({.num_tokens = tokens,
                                                 .num_reqs = 1,
-                                                .seq_len = length,
+                                                .seq_len = most_chosen > 0 ? most_chosen : length,
                                                 .num_heads = kHeads,
                                                 .num_kv_heads = 1,
                                                 .head_dim = kLatent,
@@ -276,6 +277,7 @@ std::vector<float> attend(const Device& device,
        .scale = 0.1F,
        .chosen = {words.empty() ? nullptr : const_cast<uint64_t*>(words.data()),
                   chosen_words(length)},
+       .most_chosen = most_chosen,
        .out = {out.data(), kLatent, int64_t{tokens} * kLatent},
        .workspace =
            std::as_writable_bytes(std::span(workspace)).first(static_cast<size_t>(bytes))});
@@ -322,9 +324,11 @@ TEST(LatentIndex, AChoiceIsDenseAttentionToTheChosenKeys) {
     std::ranges::sort(positions);
     const FloatCache alone(cache, positions);
     for (const auto& device : test::devices({1, 3})) {
-      EXPECT_EQ(attend(*device.device, cache, kLength, words_of(kLength, positions)),
-                attend(*device.device, alone, kept, {}))
-          << device.name << " " << kept;
+      const std::vector<float> want = attend(*device.device, alone, kept, {});
+      const std::vector<uint64_t> words = words_of(kLength, positions);
+      EXPECT_EQ(attend(*device.device, cache, kLength, words), want) << device.name << " " << kept;
+      EXPECT_EQ(attend(*device.device, cache, kLength, words, 1, kept), want)
+          << device.name << " " << kept << ", bound";
     }
   }
 }

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <atomic>
+#include <limits>
 #include <new>
 
 #include "engine/core/status.h"
@@ -77,6 +78,7 @@ struct LatentShape {
   int64_t out_head_stride = 0;
   int32_t rope_dim = 0;  // 0: usual attention
   ChosenKeys chosen = {};
+  int32_t most_keys = std::numeric_limits<int32_t>::max();  // of a token
 };
 
 // One call: the plans of its requests and the blocks made from them.
@@ -168,7 +170,8 @@ class AttentionCall {
 
   // Keys of the cache that a request's tokens see at most.
   [[nodiscard]] int32_t num_keys(int64_t req) const {
-    return args_.num_seen.empty() ? args_.seq_lens[req] : args_.num_seen[req];
+    const int32_t keys = args_.num_seen.empty() ? args_.seq_lens[req] : args_.num_seen[req];
+    return std::min(keys, latent_.most_keys);
   }
 
   // Returns the last request whose numbers start at or before `index`; empty ones share the next's.
@@ -338,7 +341,8 @@ void latent_attention(const ExecContext& ctx, const LatentAttentionArgs& args) {
                     {.q_head_stride = args.query.head_stride,
                      .out_head_stride = args.out.head_stride,
                      .rope_dim = cache.rope_dim,
-                     .chosen = args.chosen}));
+                     .chosen = args.chosen,
+                     .most_keys = most_keys(args, std::numeric_limits<int32_t>::max())}));
 }
 
 void attention_ahead(const ExecContext& ctx, const AttentionAheadArgs& args) {

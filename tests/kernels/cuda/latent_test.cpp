@@ -136,6 +136,7 @@ class Step {
                                    .block_table_stride = stride_,
                                    .scale = kScale,
                                    .chosen = chosen,
+                                   .most_chosen = most_chosen_,
                                    .out = {out.data(), c_.latent_dim, rows * c_.latent_dim},
                                    .workspace = {workspace.data(), workspace.size()}});
     std::vector<float> result;
@@ -203,6 +204,7 @@ class Step {
       const bool chosen = p == position(r, t) / 2 || random.below(10) < c_.chosen_of_ten;
       if (chosen) words[p / 64] |= uint64_t{1} << p % 64;
     }
+    most_chosen_ = std::max(most_chosen_, static_cast<int32_t>(keys_of(r, t).size()));
   }
 
   [[nodiscard]] std::vector<int32_t> keys_of(size_t r, int32_t t) const {
@@ -298,6 +300,7 @@ class Step {
   std::vector<int32_t> starts_, lengths_, table_;
   int32_t longest_ = 0;
   int32_t stride_ = 0;
+  int32_t most_chosen_ = 0;
   std::vector<std::vector<float>> keys_;
   std::vector<float> q_;
   std::vector<uint64_t> words_;
@@ -348,6 +351,19 @@ TEST(CudaLatentAttention, TakesChosenKeysAloneInTheirOrder) {
   check({.block_size = 1, .chosen_of_ten = 2, .requests = {{700, 1}, {5, 3}}});
   check({.dtype = DType::kF16, .num_heads = 5, .chosen_of_ten = 6, .requests = {{130, 1}, {9, 2}}});
 }
+
+#ifndef SLUICE_TESTS_ON_GPU  // a GPU does not count launches
+// However long the context is, a few chosen keys are one partition.
+TEST(CudaLatentAttention, IsSplitByTheKeysThatTokensChoose) {
+  for (const int32_t of_ten : {0, 3}) {
+    const Step step({.chosen_of_ten = of_ten, .requests = {{1100, 1}}});
+    simt::Run run(1);
+    test::expect_same_floats(step.launch(true), step.want());
+    EXPECT_EQ(run.num_launches(), of_ten == 0 ? 2 : 1);
+    EXPECT_EQ(test::joined(run.take_reports()), "");
+  }
+}
+#endif
 
 // A block of a launch for many tokens has two groups of rows.
 TEST(CudaLatentAttention, ManyRowsHaveTheSameBits) {
