@@ -78,8 +78,8 @@ TEST(CudaMoe, RoutesByScoresAndGroupsLikeTheCpu) {
     }
   }
   // The first group has the largest value, the last one the largest sum of two.
-  check_route({4, -5, -6, 3, 2.9F, -9}, 6, 2, {.num_groups = 2, .groups_kept = 1});
-  check_route({4, -5, -6, 3, 2.9F, -9},
+  check_route({4, -5, -6, 3.7F, 3.6F, -9}, 6, 2, {.num_groups = 2, .groups_kept = 1});
+  check_route({4, -5, -6, 3.7F, 3.6F, -9},
               6,
               2,
               {.num_groups = 2, .groups_kept = 1, .group_rule = GroupRule::kBest});
