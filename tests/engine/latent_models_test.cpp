@@ -7,6 +7,7 @@
 #include <fstream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/core/config.h"
@@ -15,6 +16,8 @@
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/weight_store.h"
 #include "kvcache/store/kv_storage.h"
+#include "tests/engine/weights/gguf_builder.h"
+#include "tests/support/edited_model.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/temporary_folder.h"
 
@@ -145,6 +148,69 @@ TEST_F(LatentModels, EveryFamilyHasItsRouter) {
   ASSERT_TRUE(whole.has_value()) << whole.error().message;
   EXPECT_EQ(whole->moe.router.num_groups, 0);
   EXPECT_EQ(whole->latent.q_rank, 0);
+}
+
+// Reads the configuration of a GGUF file with these layers and tokens. It has one tensor.
+Expected<ModelConfig> read_file(uint32_t layers, uint64_t vocabulary, bool states_score) {
+  GgufImage image;
+  image.set_string("general.architecture", "deepseek2");
+  const auto set = [&](const std::string& key, uint32_t value) {
+    image.set("deepseek2." + key, GgufType::kUint32, raw(value));
+  };
+  for (const auto& [key, value] : {std::pair("context_length", 256U),
+                                   std::pair("embedding_length", 1U),
+                                   std::pair("feed_forward_length", 32U),
+                                   std::pair("attention.head_count", 2U),
+                                   std::pair("attention.kv_lora_rank", 32U),
+                                   std::pair("attention.key_length_mla", 24U),
+                                   std::pair("attention.value_length_mla", 16U),
+                                   std::pair("rope.dimension_count", 8U),
+                                   std::pair("expert_count", 4U),
+                                   std::pair("expert_used_count", 2U),
+                                   std::pair("expert_feed_forward_length", 32U)}) {
+    set(key, value);
+  }
+  set("block_count", layers);
+  if (states_score) set("expert_gating_func", 1);
+  image.set("deepseek2.attention.layer_norm_rms_epsilon", GgufType::kFloat32, raw(0.25F));
+  image.tensors.push_back({"token_embd.weight", 2, {1, vocabulary}, /*F32*/ 0, 0});
+  const testing::TemporaryFolder folder;
+  std::string bytes = image.header();
+  bytes.resize((bytes.size() + 31) / 32 * 32 + vocabulary * sizeof(float));
+  std::ofstream(folder.at("latents.gguf"), std::ios::binary) << bytes;
+  return testing::read_model_config_at(folder.at("latents.gguf"));
+}
+
+// A file without a gating function means a softmax, but for the first ones of GLM-4.7-Flash, which
+// its layers and vocabulary tell.
+TEST(LatentFiles, FirstFilesOfGlmFlashMeanSigmoids) {
+  constexpr uint64_t kVocabulary = 154880;
+  const auto score = [](uint32_t layers, uint64_t vocabulary, bool states_score = false) {
+    const auto config = read_file(layers, vocabulary, states_score);
+    EXPECT_TRUE(config.has_value()) << config.error().message;
+    return config ? config->moe.router.score : kernels::RouterScore::kOneByOne;
+  };
+  EXPECT_EQ(score(47, kVocabulary), kernels::RouterScore::kSigmoid);
+  EXPECT_EQ(score(48, kVocabulary), kernels::RouterScore::kSigmoid);
+  EXPECT_EQ(score(46, kVocabulary), kernels::RouterScore::kSoftmax);
+  EXPECT_EQ(score(47, 102400), kernels::RouterScore::kSoftmax);
+  EXPECT_EQ(score(47, kVocabulary, true), kernels::RouterScore::kSoftmax);
+}
+
+// Norms of latents have the file's epsilon; in a directory that of their class.
+TEST(LatentFiles, EpsilonsOfLatentsAreTheFiles) {
+  const auto config = read_file(4, 64, false);
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  EXPECT_EQ(config->latent.norm_eps, 0.25F);
+}
+
+TEST_F(LatentModels, EpsilonsOfLatentsAreTheirClasss) {
+  Json json = deepseek_v3();
+  json["rms_norm_eps"] = 0.25;
+  const auto config = read(json);
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  EXPECT_EQ(config->norm_eps, 0.25F);
+  EXPECT_EQ(config->latent.norm_eps, 1e-6F);
 }
 
 // 256 bytes more a token in each layer with an indexer; layers without one have a group of their
