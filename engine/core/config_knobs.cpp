@@ -293,7 +293,8 @@ std::vector<Knob> make_compute_knobs() {
           "Sizes of the steps that are recorded at start as CUDA graphs; smaller ones are padded, "
           "larger ones not replayed. One given: 1, 2, 4, 8, 16, ... up to it; none: up to 512. "
           "Those above max-num-seqs are left out, or, with drafts, above all the rows that tokens "
-          "are chosen behind in a step."),
+          "are chosen behind in a step. Steps with drafts of a model with recurrent layers are not "
+          "recorded."),
       integer_or_auto<&Config::threads>("threads",
                                         "compute",
                                         "threads",
