@@ -34,12 +34,39 @@ NAMES = [("mlp.experts.mlp.w1", "ffn_up_exps.weight"), ("mlp.experts.mlp.w2", "f
          ("mlp.layernorm", "layer_output_norm")]
 
 
+def renamed(name, names):
+    for old, ours in names:
+        name = name.replace(old, ours)
+    return name
+
+
+def add_sizes(writer, config, offset=0):
+    """`offset`: positions in front of a text's first."""
+    writer.add_context_length(config["max_position_embeddings"] - offset)
+    writer.add_embedding_length(config["hidden_size"])
+    writer.add_block_count(config["num_hidden_layers"])
+    writer.add_feed_forward_length(config["intermediate_size"])
+    writer.add_head_count(config["num_attention_heads"])
+
+
+def add_decoder_heads(writer, config):
+    writer.add_head_count_kv(config["num_key_value_heads"])
+    writer.add_key_length(config["head_dim"])
+    writer.add_value_length(config["head_dim"])
+    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+
+
+def finish(writer):
+    writer.write_header_to_file()
+    writer.write_kv_data_to_file()
+    writer.write_tensors_to_file()
+    writer.close()
+
+
 def tensor_name(name):
     for prefix in ("bert.", "roberta."):
         name = name.removeprefix(prefix)
-    for old, new in NAMES:
-        name = name.replace(old, new)
-    return name.replace("gamma", "weight").replace("beta", "bias")
+    return renamed(name, NAMES).replace("gamma", "weight").replace("beta", "bias")
 
 
 def add_vocabulary(writer, folder, is_bert):
@@ -119,15 +146,8 @@ GEMMA_NAMES = [("embed_tokens", "token_embd"), ("input_layernorm", "attn_norm"),
 
 def write_gemma(folder, path, config):
     writer = gguf.GGUFWriter(path, "gemma-embedding")
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_key_length(config["head_dim"])
-    writer.add_value_length(config["head_dim"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    add_sizes(writer, config)
+    add_decoder_heads(writer, config)
     writer.add_rope_freq_base(config["rope_parameters"]["full_attention"]["rope_theta"])
     writer.add_sliding_window(config["sliding_window"])
     writer.add_sliding_window_pattern(config["layer_types"].index("full_attention") + 1)
@@ -136,18 +156,13 @@ def write_gemma(folder, path, config):
     add_vocabulary(writer, folder, is_bert=False)
     with safe_open(folder / "model.safetensors", "np") as tensors:
         for name in tensors.keys():
-            new = "output_norm.weight" if name == "norm.weight" else name
-            for old, ours in GEMMA_NAMES:
-                new = new.replace(old, ours)
+            new = renamed("output_norm.weight" if name == "norm.weight" else name, GEMMA_NAMES)
             values = tensors.get_tensor(name).astype(np.float32)
             writer.add_tensor(new, values + np.float32(1) if "norm" in new else values)
     for i in (2, 3):
         with safe_open(folder / f"{i}_Dense/model.safetensors", "np") as tensors:
             writer.add_tensor(f"dense_{i}.weight", tensors.get_tensor("linear.weight"))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
 
 
 MODERN_NAMES = [("embeddings.tok_embeddings", "token_embd"), ("embeddings.norm", "token_embd_norm"),
@@ -158,11 +173,7 @@ MODERN_NAMES = [("embeddings.tok_embeddings", "token_embd"), ("embeddings.norm",
 
 def write_modernbert(folder, path, config):
     writer = gguf.GGUFWriter(path, "modern-bert")
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
+    add_sizes(writer, config)
     writer.add_layer_norm_eps(config["norm_eps"])
     writer.add_rope_freq_base(config["rope_parameters"]["full_attention"]["rope_theta"])
     writer.add_rope_freq_base_swa(config["rope_parameters"]["sliding_attention"]["rope_theta"])
@@ -180,14 +191,9 @@ def write_modernbert(folder, path, config):
         add_vocabulary(writer, folder, is_bert=True)
     with safe_open(folder / "model.safetensors", "np") as tensors:
         for name in tensors.keys():
-            new = name
-            for old, ours in MODERN_NAMES:
-                new = new.replace(old, ours)
+            new = renamed(name, MODERN_NAMES)
             writer.add_tensor(new, tensors.get_tensor(name).astype(np.float32))
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
 
 
 QWEN_NAMES = [("input_layernorm", "attn_norm"), ("post_attention_layernorm", "ffn_norm"),
@@ -200,15 +206,8 @@ QWEN_NAMES = [("input_layernorm", "attn_norm"), ("post_attention_layernorm", "ff
 def write_qwen3_reranker(folder, path, config):
     """As Qwen3Model of the converter writes one: the rows of "yes" and "no" are there twice."""
     writer = gguf.GGUFWriter(path, "qwen3")
-    writer.add_context_length(config["max_position_embeddings"])
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
-    writer.add_head_count_kv(config["num_key_value_heads"])
-    writer.add_key_length(config["head_dim"])
-    writer.add_value_length(config["head_dim"])
-    writer.add_layer_norm_rms_eps(config["rms_norm_eps"])
+    add_sizes(writer, config)
+    add_decoder_heads(writer, config)
     writer.add_rope_freq_base(config["rope_parameters"]["rope_theta"])
     writer.add_pooling_type(gguf.PoolingType.RANK)
     writer.add_classifier_output_labels(["yes", "no"])
@@ -225,16 +224,11 @@ def write_qwen3_reranker(folder, path, config):
     writer.add_pad_token_id(control["<|endoftext|>"])
     with safe_open(folder / "model.safetensors", "np") as tensors:
         for name in tensors.keys():
-            new = name
-            for old, ours in QWEN_NAMES:
-                new = new.replace(old, ours)
+            new = renamed(name, QWEN_NAMES)
             writer.add_tensor(new, tensors.get_tensor(name).astype(np.float32))
         table = tensors.get_tensor("model.embed_tokens.weight").astype(np.float32)
     writer.add_tensor("cls.output.weight", table[[vocab["yes"], vocab["no"]]])
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
 
 
 def of_authors(config):
@@ -268,11 +262,7 @@ def write(folder, path, kind="f32"):
         writer.add_moe_every_n_layers(config["moe_every_n_layers"])
         writer.add_expert_count(config["num_experts"])
         writer.add_expert_used_count(config["moe_top_k"])
-    writer.add_context_length(config["max_position_embeddings"] - offset)
-    writer.add_embedding_length(config["hidden_size"])
-    writer.add_block_count(config["num_hidden_layers"])
-    writer.add_feed_forward_length(config["intermediate_size"])
-    writer.add_head_count(config["num_attention_heads"])
+    add_sizes(writer, config, offset)
     writer.add_layer_norm_eps(config["layer_norm_eps"])
     writer.add_causal_attention(False)
     is_scored = config["architectures"][0].endswith("ForSequenceClassification")
@@ -308,10 +298,7 @@ def write(folder, path, kind="f32"):
                                   raw_dtype=gguf.GGMLQuantizationType.Q8_0)
             else:
                 writer.add_tensor(new, values)
-    writer.write_header_to_file()
-    writer.write_kv_data_to_file()
-    writer.write_tensors_to_file()
-    writer.close()
+    finish(writer)
 
 
 if len(sys.argv) > 2:
