@@ -52,9 +52,8 @@ void RemoteEngine::take_no_room(Stream& stream, const Error& error) {
   stream.full.push_back(stream.worker);
   leave_worker(stream);
   const Choice choice = choice_of(stream, nullptr, Clock::now());
-  const bool is_full_everywhere = std::ranges::all_of(choice.answering, [&](const Worker* worker) {
-    return std::ranges::count(stream.full, worker) > 0;
-  });
+  const bool is_full_everywhere = std::ranges::all_of(
+      choice.answering, [&](const Worker* worker) { return stream.was_refused_by(worker); });
   if (is_full_everywhere || stream.full.size() >= kMostFull) return fail(stream, stream.refusal);
   dispatch(stream);
 }
@@ -64,9 +63,7 @@ void RemoteEngine::dispatch(Stream& stream, const Worker* but) {
   auto [usable, prefilling] = choice_of(stream, but, now);
   if (usable.empty()) return park(stream);
   std::vector<Worker*> untried = usable;
-  std::erase_if(untried, [&stream](const Worker* worker) {
-    return std::ranges::count(stream.full, worker) > 0;
-  });
+  std::erase_if(untried, [&stream](const Worker* worker) { return stream.was_refused_by(worker); });
   if (!untried.empty()) usable = std::move(untried);
   const std::vector<Candidate> candidates = candidates_of(usable, stream.chain);
   const ValidRequest& request = stream.ledger.request();

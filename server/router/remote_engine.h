@@ -9,6 +9,7 @@
 // update: each is an engine of its own in versions(), and a stream stays with its own.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <boost/asio/steady_timer.hpp>
 #include <chrono>
@@ -80,6 +81,10 @@ class RemoteEngine final : public Engine {
           version(std::move(its_version)),
           sink(&its_sink),
           ledger(std::move(request)) {}
+
+    [[nodiscard]] bool was_refused_by(const Worker* one) const {
+      return std::ranges::find(full, one) != full.end();
+    }
 
     RequestId id;
     std::shared_ptr<const RouterVersion> version;
