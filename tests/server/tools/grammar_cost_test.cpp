@@ -87,6 +87,23 @@ TEST(GrammarCost, DefinitionsForEachArgument) {
   expect_too_large(ArgumentStyle::kPython, schema);
 }
 
+// Agents with many servers of tools send such: most parameters are optional, one has no schema.
+TEST(GrammarCost, LargeSetsOfToolsFit) {
+  Json properties = many_properties(7, {{"type", "string"}, {"description", "What it is for"}});
+  append_member(properties, "kind", {{"enum", {"one", "two", "three", "four"}}});
+  append_member(properties, "list", {{"type", "array"}, {"items", {{"type", "string"}}}});
+  append_member(properties, "any", {{"type", "object"}});
+  const Json schema = {
+      {"type", "object"}, {"properties", properties}, {"required", Json::array({"p0"})}};
+  std::vector<CallableTool> tools;
+  for (int i = 0; i < 128; ++i) tools.push_back({"f" + std::to_string(i), schema.dump()});
+  for (const ArgumentStyle style :
+       {ArgumentStyle::kGemma, ArgumentStyle::kTagged, ArgumentStyle::kPython}) {
+    const auto made = in_time([&] { return tool_call_grammar(form_of(style), tools, {}); });
+    EXPECT_TRUE(made) << made.error().message;
+  }
+}
+
 TEST(GrammarCost, AManyPartedLiteralIsOneText) {
   const Json schema = {{"properties", {{"p", {{"const", repeated(150'000, 0)}}}}}};
   EXPECT_TRUE(written(ArgumentStyle::kGemma, schema));
