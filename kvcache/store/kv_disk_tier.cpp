@@ -119,21 +119,44 @@ class Folder final : public KvPlace {
   bool writing_fails_ = false;  // as of the last write; one line is logged when failures begin
 };
 
-// Makes the folder, and takes the shared lock of its file unless the file system has no locks. The
-// folder may be removed at this moment, with the file that was opened.
-std::error_code lock_folder(const std::string& path, FileDescriptor& lock) {
+// Takes the shared lock of a file. false: the file system has no locks.
+bool lock_shared(const FileDescriptor& file) {
+  int status = 0;
+  while ((status = ::flock(file.get(), LOCK_SH)) != 0 && errno == EINTR) continue;
+  return status == 0;
+}
+
+// Makes the lock's file, which is locked before others can see it: they would remove the folder of
+// one that is not. Gives an error number, or 0, also where the file system has no locks or hard
+// links and no file is made. ENOENT: the folder was removed. EEXIST: another was first.
+int make_lock(const std::string& name, const std::string& writer, FileDescriptor& lock) {
+  const std::string unfinished = name + "." + writer + std::string(kUnfinished);
+  lock = FileDescriptor(::open(unfinished.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
+  if (lock.get() < 0) return errno;
+  int error = 0;
+  if (lock_shared(lock) && ::link(unfinished.c_str(), name.c_str()) != 0) error = errno;
+  ::unlink(unfinished.c_str());
+  return error == EPERM || error == EOPNOTSUPP || error == ENOSYS ? 0 : error;
+}
+
+// Makes the folder, and takes the shared lock of its file. Both may be removed at any moment before
+// that; what is made here then stays, so that few tries are enough.
+std::error_code lock_folder(const std::string& path,
+                            const std::string& writer,
+                            FileDescriptor& lock) {
   constexpr int kTries = 100;
+  const std::string name = path + "/" + std::string(kLock);
   for (int i = 0; i < kTries; ++i) {
     std::error_code error;
     std::filesystem::create_directories(path, error);
     if (error) return error;
-    const std::string name = path + "/" + std::string(kLock);
-    lock = FileDescriptor(::open(name.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, 0600));
-    if (lock.get() < 0 && errno == ENOENT) continue;
-    if (lock.get() < 0) return {errno, std::generic_category()};
-    int status = 0;
-    while ((status = ::flock(lock.get(), LOCK_SH)) != 0 && errno == EINTR) continue;
-    if (status != 0) return {};
+    lock = FileDescriptor(::open(name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
+    if (lock.get() < 0) {
+      const int status = errno == ENOENT ? make_lock(name, writer, lock) : errno;
+      if (status == ENOENT || status == EEXIST) continue;
+      return {status, std::generic_category()};
+    }
+    if (!lock_shared(lock)) return {};
     struct stat info{};
     if (::fstat(lock.get(), &info) == 0 && info.st_nlink > 0) return {};
   }
@@ -141,7 +164,7 @@ std::error_code lock_folder(const std::string& path, FileDescriptor& lock) {
 }
 
 std::error_code Folder::prepare() {
-  std::error_code error = lock_folder(path_, lock_);
+  std::error_code error = lock_folder(path_, writer_, lock_);
   if (error) return error;
   if (::access(path_.c_str(), R_OK | W_OK | X_OK) != 0) return {errno, std::generic_category()};
   // The folder is private: a conversation can be reconstructed from its KV.

@@ -8,7 +8,7 @@
 // processes may share a folder: equal names have equal contents.
 //
 // A tier holds a shared lock (flock) of a file in its folder, so that a folder that no process uses
-// is known as such. A file system without locks keeps every folder.
+// is known as such. A file system without locks or hard links keeps every folder.
 #pragma once
 
 #include <functional>
