@@ -104,7 +104,9 @@ Expected<std::unique_ptr<PrefixStore>> PrefixStore::create(const Config& config,
     SLUICE_TRY(auto disk,
                create_kv_disk_tier(options, config.kv_disk_path + "/" + space, std::move(wake)));
     store->add_tier(std::move(disk));
-    remove_unused_kv_folders(config.kv_disk_path);
+    store->remover_ = std::jthread([path = config.kv_disk_path](const std::stop_token& stop) {
+      remove_unused_kv_folders(path, stop);
+    });
   }
   return store;
 }

@@ -23,6 +23,7 @@
 #include <optional>
 #include <span>
 #include <string>
+#include <thread>
 #include <unordered_map>
 #include <vector>
 
@@ -197,6 +198,7 @@ class PrefixStore {
   std::vector<KvBlockRef> inserted_;      // scratch
   uint64_t num_queried_ = 0;            // tokens
   uint64_t num_restored_ = 0;
+  std::jthread remover_;  // of the disk tier's folders that no process uses
 };
 
 }  // namespace sluice

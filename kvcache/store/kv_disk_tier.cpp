@@ -13,6 +13,7 @@
 #include <filesystem>
 #include <optional>
 #include <random>
+#include <stop_token>
 #include <string_view>
 #include <system_error>
 #include <utility>
@@ -108,6 +109,7 @@ class Folder final : public KvPlace {
 
  private:
   std::error_code prepare();
+  [[nodiscard]] int write_file(const std::string& path, std::span<const std::byte> bytes) const;
 
   [[nodiscard]] std::string path_of(const TierIndex::Name& name) const {
     return path_ + "/" + to_hex(name.key) + "-" + to_hex(name.parent) + std::string(kSuffix);
@@ -124,6 +126,14 @@ bool lock_shared(const FileDescriptor& file) {
   int status = 0;
   while ((status = ::flock(file.get(), LOCK_SH)) != 0 && errno == EINTR) continue;
   return status == 0;
+}
+
+// Whether `file` is still what `name` names.
+bool is_at(const std::string& name, const FileDescriptor& file) {
+  struct stat opened{};
+  struct stat named{};
+  return ::fstat(file.get(), &opened) == 0 && ::lstat(name.c_str(), &named) == 0 &&
+         opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
 // Makes the lock's file, which is locked before others can see it: they would remove the folder of
@@ -156,9 +166,7 @@ std::error_code lock_folder(const std::string& path,
       if (status == ENOENT || status == EEXIST) continue;
       return {status, std::generic_category()};
     }
-    if (!lock_shared(lock)) return {};
-    struct stat info{};
-    if (::fstat(lock.get(), &info) == 0 && info.st_nlink > 0) return {};
+    if (!lock_shared(lock) || is_at(name, lock)) return {};
   }
   return std::make_error_code(std::errc::device_or_resource_busy);
 }
@@ -219,31 +227,31 @@ Expected<std::vector<TierIndex::Name>> Folder::list(int64_t file_bytes) {
   return names;
 }
 
-bool Folder::put(const KvFileName& name, std::span<std::byte> block) {
-  seal_kv_file(name, block);
-  const std::string path = path_of({name.key, name.parent});
+// Writes a whole file under another name and renames it. Gives an error number, or 0.
+int Folder::write_file(const std::string& path, std::span<const std::byte> bytes) const {
   const std::string unfinished = path + "." + writer_ + std::string(kUnfinished);
-  bool ok = false;
   int error = 0;
   {
     const FileDescriptor fd(
         ::open(unfinished.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0600));
-    ok = fd.get() >= 0 && write_all(fd.get(), block);
-    error = errno;
+    if (fd.get() < 0) return errno;
+    if (!write_all(fd.get(), bytes)) error = errno;
   }
-  if (ok && ::rename(unfinished.c_str(), path.c_str()) != 0) {
-    ok = false;
-    error = errno;
+  if (error == 0 && ::rename(unfinished.c_str(), path.c_str()) != 0) error = errno;
+  if (error != 0) ::unlink(unfinished.c_str());
+  return error;
+}
+
+bool Folder::put(const KvFileName& name, std::span<std::byte> block) {
+  seal_kv_file(name, block);
+  const std::string path = path_of({name.key, name.parent});
+  int error = write_file(path, block);
+  if (error == ENOENT && !prepare()) error = write_file(path, block);  // the folder was removed
+  if (error != 0 && !writing_fails_) {
+    log_event(LogLevel::kWarning, "kv_file_not_written", "file", path, "reason", error_text(error));
   }
-  if (!ok) {
-    ::unlink(unfinished.c_str());
-    if (!writing_fails_) {
-      log_event(
-          LogLevel::kWarning, "kv_file_not_written", "file", path, "reason", error_text(error));
-    }
-  }
-  writing_fails_ = !ok;
-  return ok;
+  writing_fails_ = error != 0;
+  return error == 0;
 }
 
 bool Folder::get(const KvFileName& name, std::span<std::byte> block) {
@@ -271,8 +279,8 @@ bool Folder::get(const KvFileName& name, std::span<std::byte> block) {
   return true;
 }
 
-// Empties a folder of what a tier writes. The lock goes last.
-void remove_files(const std::filesystem::path& folder) {
+// Empties a folder of what a tier writes. The lock goes last. false: stopped before that.
+bool remove_files(const std::filesystem::path& folder, const std::stop_token& stop) {
   std::error_code error;
   std::vector<std::filesystem::path> files;
   std::filesystem::directory_iterator entries(folder, error);
@@ -280,15 +288,20 @@ void remove_files(const std::filesystem::path& folder) {
     const std::string name = entries->path().filename().string();
     if (parse_file_name(name) || name.ends_with(kUnfinished)) files.push_back(entries->path());
   }
-  for (const std::filesystem::path& file : files) ::unlink(file.c_str());
+  for (const std::filesystem::path& file : files) {
+    if (stop.stop_requested()) return false;
+    ::unlink(file.c_str());
+  }
   ::unlink((folder / kLock).c_str());
+  return true;
 }
 
-void remove_if_unused(const std::filesystem::path& folder) {
-  const std::filesystem::path name = folder / kLock;
+void remove_if_unused(const std::filesystem::path& folder, const std::stop_token& stop) {
+  const std::string name = (folder / kLock).string();
   const FileDescriptor lock(::open(name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
   if (lock.get() < 0 || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return;
-  remove_files(folder);
+  if (!is_at(name, lock)) return;  // the folder was removed, and may be another's by now
+  if (!remove_files(folder, stop)) return;
   if (::rmdir(folder.c_str()) == 0) {
     log_event(LogLevel::kInfo, "kv_folder_removed", "folder", folder.string());
   } else {
@@ -303,7 +316,7 @@ void remove_if_unused(const std::filesystem::path& folder) {
 
 }  // namespace
 
-void remove_unused_kv_folders(const std::string& path) {
+void remove_unused_kv_folders(const std::string& path, const std::stop_token& stop) {
   std::error_code error;
   std::vector<std::filesystem::path> folders;
   std::filesystem::directory_iterator entries(path, error);
@@ -312,7 +325,7 @@ void remove_unused_kv_folders(const std::string& path) {
       folders.push_back(entries->path());
     }
   }
-  for (const std::filesystem::path& folder : folders) remove_if_unused(folder);
+  for (const std::filesystem::path& folder : folders) remove_if_unused(folder, stop);
 }
 
 Expected<std::unique_ptr<KvTier>> create_kv_disk_tier(const KvTierOptions& options,

@@ -13,6 +13,7 @@
 
 #include <functional>
 #include <memory>
+#include <stop_token>
 #include <string>
 
 #include "engine/core/status.h"
@@ -27,7 +28,8 @@ Expected<std::unique_ptr<KvTier>> create_kv_disk_tier(const KvTierOptions& optio
                                                       std::function<void()> wake);
 
 // Removes the folders of disk tiers directly below `path`, other models' and builds', that no
-// process uses, with a line in the log for each. What no tier made stays.
-void remove_unused_kv_folders(const std::string& path);
+// process uses, with a line in the log for each. What no tier made stays. Any thread; many files
+// on a slow disk take minutes, and `stop` ends it between two.
+void remove_unused_kv_folders(const std::string& path, const std::stop_token& stop = {});
 
 }  // namespace sluice

@@ -11,6 +11,7 @@
 #include <fstream>
 #include <mutex>
 #include <numeric>
+#include <stop_token>
 #include <string>
 #include <thread>
 #include <vector>
@@ -383,9 +384,11 @@ TEST_F(KvDisk, FoldersOfOthersAreRemovedUnlessAProcessUsesThem) {
 // While some begin to use a folder, others remove it: whoever uses it keeps what is written.
 TEST_F(KvDisk, AFolderThatIsRemovedWhileItsUseBeginsIsMadeAgain) {
   const int num_rounds = testing::sample_of(200, 5'000);
-  const std::jthread remover([&](const std::stop_token& stop) {
+  const auto remove = [this](const std::stop_token& stop) {
     while (!stop.stop_requested()) remove_unused_kv_folders(temporary_.path());
-  });
+  };
+  const std::jthread remover(remove);
+  const std::jthread another(remove);
   for (int i = 0; i < num_rounds && !HasFailure(); ++i) {
     ASSERT_NO_FATAL_FAILURE(open());
     ASSERT_TRUE(save(0));
@@ -393,6 +396,29 @@ TEST_F(KvDisk, AFolderThatIsRemovedWhileItsUseBeginsIsMadeAgain) {
     EXPECT_TRUE(std::filesystem::exists(path(0)));
     tier_.reset();
   }
+}
+
+TEST_F(KvDisk, AFolderThatWasTakenAwayIsMadeAgain) {
+  ASSERT_NO_FATAL_FAILURE(open());
+  ASSERT_TRUE(save(0));
+  ASSERT_TRUE(load(0));
+  std::filesystem::remove_all(folder_);
+  EXPECT_FALSE(load(0));
+  ASSERT_TRUE(save(1));
+  EXPECT_TRUE(load(1));
+  EXPECT_TRUE(std::filesystem::exists(folder_ + "/in-use.lock"));
+}
+
+TEST_F(KvDisk, RemovalStopsBetweenTwoFiles) {
+  ASSERT_NO_FATAL_FAILURE(open());
+  ASSERT_TRUE(save(0));
+  tier_.reset();
+  std::stop_source stop;
+  stop.request_stop();
+  remove_unused_kv_folders(temporary_.path(), stop.get_token());
+  EXPECT_TRUE(std::filesystem::exists(path(0)));
+  remove_unused_kv_folders(temporary_.path());
+  EXPECT_FALSE(std::filesystem::exists(folder_));
 }
 
 // Two tiers of equal process ids, as of two containers on one volume.
