@@ -7,12 +7,10 @@
 #include <unistd.h>
 
 #include <algorithm>
-#include <array>
 #include <cerrno>
 #include <ctime>
 #include <filesystem>
 #include <optional>
-#include <random>
 #include <stop_token>
 #include <string_view>
 #include <system_error>
@@ -20,6 +18,7 @@
 
 #include "engine/core/hex.h"
 #include "engine/core/log.h"
+#include "engine/core/random_name.h"
 
 namespace sluice {
 namespace {
@@ -72,14 +71,6 @@ bool read_all(int fd, std::span<std::byte> bytes) {
   return true;
 }
 
-// Names whose unfinished files are whose: processes in containers may have equal ids.
-std::string draw_writer() {
-  std::random_device source;
-  std::array<uint8_t, 16> bytes{};
-  for (uint8_t& byte : bytes) byte = static_cast<uint8_t>(source());
-  return to_hex(bytes);
-}
-
 std::optional<TierIndex::Name> parse_file_name(std::string_view text) {
   constexpr size_t kHex = 2 * sizeof(KvKey);
   if (text.size() != 2 * kHex + 1 + kSuffix.size() || text[kHex] != '-' ||
@@ -116,7 +107,7 @@ class Folder final : public KvPlace {
   }
 
   std::string path_;
-  std::string writer_ = draw_writer();
+  std::string writer_ = random_name();  // names its unfinished files
   FileDescriptor lock_;  // shared, while this folder is used
   bool writing_fails_ = false;  // as of the last write; one line is logged when failures begin
 };

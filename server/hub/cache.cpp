@@ -13,6 +13,8 @@
 #include <fstream>
 #include <iterator>
 
+#include "engine/core/random_name.h"
+
 namespace sluice::hub {
 
 namespace fs = std::filesystem;
@@ -42,9 +44,15 @@ Expected<void> make_folder(const std::string& path) {
   return {};
 }
 
-// Named by process, so that two that make the same file do not meet.
-std::string temporary_of(const std::string& path) {
-  return path + "." + std::to_string(getpid()) + ".new";
+// Each writer has its own, so that two that make the same file do not meet.
+std::string temporary_of(const std::string& path) { return path + "." + random_name() + ".new"; }
+
+// Gives the whole file or link its name.
+Expected<void> rename_to(const std::string& place, const std::string& temporary, const char* what) {
+  if (rename(temporary.c_str(), place.c_str()) == 0) return {};
+  const int error = errno;
+  unlink(temporary.c_str());
+  return failed(place, what, error);
 }
 
 }  // namespace
@@ -105,16 +113,9 @@ Expected<void> RepoCache::link(const std::string& commit,
   for (const char c : path) target += c == '/' ? "../" : "";
   target += "blobs/" + etag;
   const std::string temporary = temporary_of(place);
-  unlink(temporary.c_str());
-  if (symlink(target.c_str(), temporary.c_str()) != 0) {
-    return failed(place, "make this link", errno);
-  }
-  if (rename(temporary.c_str(), place.c_str()) != 0) {
-    const int error = errno;
-    unlink(temporary.c_str());
-    return failed(place, "make this link", error);
-  }
-  return {};
+  constexpr const char* kWhat = "make this link";
+  if (symlink(target.c_str(), temporary.c_str()) != 0) return failed(place, kWhat, errno);
+  return rename_to(place, temporary, kWhat);
 }
 
 std::string RepoCache::absent_file(const std::string& commit, const std::string& path) const {
@@ -139,13 +140,17 @@ Expected<void> RepoCache::set_ref(const std::string& revision, const std::string
   const std::string place = folder_ + "/refs/" + revision;
   SLUICE_TRY_VOID(make_folder(fs::path(place).parent_path().string()));
   const std::string temporary = temporary_of(place);
+  constexpr const char* kWhat = "write this file";
   {
     std::ofstream out(temporary, std::ios::binary | std::ios::trunc);
     out << commit;
-    if (!out.flush()) return failed(place, "write this file", errno);
+    if (!out.flush()) {
+      const int error = errno;
+      unlink(temporary.c_str());
+      return failed(place, kWhat, error);
+    }
   }
-  if (rename(temporary.c_str(), place.c_str()) != 0) return failed(place, "write this file", errno);
-  return {};
+  return rename_to(place, temporary, kWhat);
 }
 
 std::string RepoCache::commit_of(const std::string& revision) const {
