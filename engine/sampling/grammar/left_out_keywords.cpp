@@ -2,6 +2,8 @@
 #include "engine/sampling/grammar/left_out_keywords.h"
 
 #include <algorithm>
+#include <unordered_set>
+#include <utility>
 
 #include "engine/core/status.h"
 #include "engine/sampling/grammar/schema_gate.h"
@@ -23,12 +25,13 @@ std::vector<std::string> left_out_keywords(const GrammarSpec& spec) {
     gated = gate_structural_tag(spec.text, spec.is_best_effort, kLimits, &found);
   }
   std::vector<std::string> paths;
+  std::unordered_set<std::string> told;
   if (!gated) return paths;
   for (const auto& [keyword, place] : found) {
     const std::string word = keyword.substr(0, keyword.find(' '));  // "minLength beside ..."
     std::string path = place.size() > 2 ? place.substr(2) + "/" + word : word;
     std::ranges::replace(path, '/', '.');
-    if (std::ranges::find(paths, path) == paths.end()) paths.push_back(std::move(path));
+    if (told.insert(path).second) paths.push_back(std::move(path));
   }
   return paths;
 }

@@ -5,6 +5,7 @@
 #include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
+#include <utility>
 
 namespace sluice {
 namespace {
@@ -88,7 +89,7 @@ const Schemas* SchemaForm::property(const std::string& name) const {
 
 SchemaReader::SchemaReader(const Json& root, bool is_best_effort, const SchemaLimits& limits)
     : root_(root), is_best_effort_(is_best_effort), limits_(limits) {
-  survey(root, "#", 0);
+  survey(root, {}, 0);
 }
 
 const Json* SchemaReader::never() {
@@ -96,9 +97,22 @@ const Json* SchemaReader::never() {
   return &schema;
 }
 
+// The schema itself, or the one in the document that implies it.
+const Json* SchemaReader::in_document(const Json* schema) const {
+  const auto found = origins_.find(schema);
+  return found == origins_.end() ? schema : found->second;
+}
+
 std::string SchemaReader::place(const Json* schema) const {
-  const auto found = places_.find(schema);
-  return found == places_.end() ? "#" : found->second;
+  std::vector<const std::string*> tokens;
+  const Json* value = in_document(schema);
+  for (auto found = places_.find(value); found != places_.end(); found = places_.find(value)) {
+    value = found->second.outer;
+    if (value != nullptr) tokens.push_back(&found->second.token);
+  }
+  std::string text = "#";
+  for (size_t i = tokens.size(); i-- > 0;) text += "/" + *tokens[i];
+  return text;
 }
 
 void SchemaReader::fail(ErrorCode code, std::string message) {
@@ -107,9 +121,10 @@ void SchemaReader::fail(ErrorCode code, std::string message) {
 
 void SchemaReader::refuse(std::string_view keyword, const Json* schema) {
   if (is_best_effort_) {
+    if (left_out_.size() == kMostNamed) return;
+    if (!left_out_of_.emplace(in_document(schema), keyword).second) return;
     const LeftOutKeyword named = {std::string(keyword), place(schema)};
-    const bool is_new = std::ranges::find(left_out_, named) == left_out_.end();
-    if (is_new && left_out_.size() < kMostNamed) left_out_.push_back(named);
+    if (std::ranges::find(left_out_, named) == left_out_.end()) left_out_.push_back(named);
     return;
   }
   fail(ErrorCode::kUnsupported,
@@ -122,21 +137,21 @@ bool SchemaReader::spend() {
 }
 
 // Counts the schema's values and notes their places.
-void SchemaReader::survey(const Json& value, const std::string& place, int32_t depth) {
+void SchemaReader::survey(const Json& value, Place at, int32_t depth) {
   if (error_) return;
+  places_.emplace(&value, std::move(at));
   if (depth > limits_.max_depth) {
     return fail(ErrorCode::kInvalidArgument,
                 "the schema is deeper than " + std::to_string(limits_.max_depth) + " at " +
-                    place.substr(0, 100));
+                    place(&value).substr(0, 100));
   }
   if (++num_nodes_ > limits_.max_nodes) {
     return fail(ErrorCode::kInvalidArgument,
                 "the schema has more than " + std::to_string(limits_.max_nodes) + " values");
   }
-  places_.emplace(&value, place);
   if (value.is_array()) {
     for (size_t i = 0; i < value.size(); ++i) {
-      survey(value[i], place + "/" + std::to_string(i), depth + 1);
+      survey(value[i], {&value, std::to_string(i)}, depth + 1);
     }
     return;
   }
@@ -146,9 +161,9 @@ void SchemaReader::survey(const Json& value, const std::string& place, int32_t d
       num_properties_ += static_cast<int64_t>(inner.size());
     }
     if (name == "enum" && inner.is_array()) num_enum_values_ += static_cast<int64_t>(inner.size());
-    std::string inner_place = place + "/";
-    escape_pointer(name, inner_place);
-    survey(inner, inner_place, depth + 1);
+    std::string token;
+    escape_pointer(name, token);
+    survey(inner, {&value, std::move(token)}, depth + 1);
   }
   if (num_properties_ > limits_.max_properties) {
     fail(ErrorCode::kInvalidArgument,
@@ -313,7 +328,7 @@ SchemaForm SchemaReader::form_of_type(Kind kind, const Json& schema) {
 
 const Json& SchemaReader::make(Json schema, const Json& origin) {
   made_.push_back(std::make_unique<Json>(std::move(schema)));
-  places_.emplace(made_.back().get(), place(&origin));
+  origins_.emplace(made_.back().get(), in_document(&origin));
   return *made_.back();
 }
 

@@ -119,7 +119,15 @@ class SchemaReader {
   [[nodiscard]] std::string place(const SchemaJson* schema) const;
 
  private:
-  void survey(const SchemaJson& value, const std::string& place, int32_t depth);
+  // Where a value of the document is: in which one (null: it is the document), and under which name
+  // or index there. Whole places would repeat long names for each value inside.
+  struct Place {
+    const SchemaJson* outer = nullptr;
+    std::string token;  // of a JSON pointer
+  };
+
+  void survey(const SchemaJson& value, Place at, int32_t depth);
+  [[nodiscard]] const SchemaJson* in_document(const SchemaJson* schema) const;
   bool spend();
 
   SchemaForms forms_of(const SchemaJson& schema);
@@ -153,8 +161,10 @@ class SchemaReader {
   const SchemaLimits limits_;
   std::optional<Error> error_;
   std::vector<LeftOutKeyword> left_out_;
-  std::unordered_map<const SchemaJson*, std::string> places_;
+  std::set<std::pair<const SchemaJson*, std::string>> left_out_of_;  // the same, by schema
+  std::unordered_map<const SchemaJson*, Place> places_;
   std::vector<std::unique_ptr<SchemaJson>> made_;  // schemas that keywords imply
+  std::unordered_map<const SchemaJson*, const SchemaJson*> origins_;  // of these, in the document
   std::unordered_map<const SchemaJson*, Schemas> dependencies_;
   int64_t num_nodes_ = 0;
   int64_t num_properties_ = 0;

@@ -3,9 +3,11 @@
 #include "engine/sampling/grammar/schema_gate.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <chrono>
+#include <cstdint>
 #include <fstream>
 #include <map>
 #include <nlohmann/json.hpp>
@@ -13,6 +15,7 @@
 #include <vector>
 
 #include "engine/sampling/grammar/left_out_keywords.h"
+#include "engine/sampling/grammar/schema_forms.h"
 #include "tests/support/byte_grammar.h"
 #include "tests/support/golden_folder.h"
 
@@ -141,6 +144,48 @@ TEST(SchemaGate, WhatIsLeftOutIsTold) {
     spec.text = text;
     EXPECT_TRUE(left_out_keywords(spec).empty()) << text;
   }
+}
+
+// The memory of this program, in bytes.
+int64_t resident_bytes() {
+  int64_t all = 0;
+  int64_t resident = 0;
+  std::ifstream("/proc/self/statm") >> all >> resident;
+  return resident * sysconf(_SC_PAGESIZE);
+}
+
+TEST(SchemaGate, ALongNameIsNotRepeatedForEachValueInside) {
+  constexpr int kProperties = 4000;
+  Json inner = Json::object();
+  for (int i = 0; i < kProperties; ++i) inner["p" + std::to_string(i)] = Json::object();
+  const std::string name(100'000, 'n');
+  const Json schema = {{"properties", {{name, {{"properties", std::move(inner)}}}}}};
+  const SchemaJson root = SchemaJson::parse(schema.dump());
+  const int64_t before = resident_bytes();
+  const SchemaReader reader(root, /*is_best_effort=*/true, {});
+  EXPECT_FALSE(reader.error().has_value());
+  EXPECT_LT(resident_bytes() - before, 100 << 20);
+  EXPECT_EQ(reader.place(&root["properties"][name]["properties"]["p7"]),
+            "#/properties/" + name + "/properties/p7");
+}
+
+// A structural tag has as many schemas as find room in it, each with keywords of its own.
+TEST(SchemaGate, EachKeywordOfManySchemasIsToldOnce) {
+  constexpr int kSchemas = 1000;
+  Json formats = Json::array();
+  for (int i = 0; i < kSchemas; ++i) {
+    const std::string name = "p" + std::to_string(i % (kSchemas - 10));
+    formats.push_back({{"type", "json_schema"},
+                       {"json_schema", {{"properties", {{name, {{"not", {{"type", "null"}}}}}}}}}});
+  }
+  GrammarSpec spec;
+  spec.kind = GrammarKind::kStructuralTag;
+  spec.is_best_effort = true;
+  spec.text = Json({{"format", {{"type", "or"}, {"elements", std::move(formats)}}}}).dump();
+  const std::vector<std::string> told = left_out_keywords(spec);
+  ASSERT_EQ(told.size(), static_cast<size_t>(kSchemas - 10));
+  EXPECT_EQ(told.front(), "properties.p0.not");
+  EXPECT_EQ(told.back(), "properties.p" + std::to_string(kSchemas - 11) + ".not");
 }
 
 TEST(SchemaGate, NamesOfPropertiesAreBound) {
