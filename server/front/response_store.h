@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Answers of the Responses API that may be asked for again, or continued by `previous_response_id`.
-// Bounded in bytes: the least recently used are evicted first. Kept in memory only, so a restart
+// Bounded in bytes, of which each tenant that has answers here may have an equal share. When there
+// is no room, the least recently used answers of tenants beyond their share are evicted first: no
+// traffic of one tenant evicts what another has within its share. Kept in memory only, so a restart
 // forgets them. Any thread.
 #pragma once
 
@@ -37,7 +39,7 @@ class ResponseStore {
   [[nodiscard]] bool is_on() const { return max_bytes_ > 0; }
 
   // Keeps an answer for its `tenant`; other tenants do not find it. An answer larger than the whole
-  // store is not kept.
+  // store is not kept, nor one for which only the shares of others have room.
   void put(uint64_t tenant, std::string_view id, StoredResponse stored);
   // Returns null if the answer was never kept or is forgotten.
   [[nodiscard]] std::shared_ptr<const StoredResponse> find(uint64_t tenant, std::string_view id);
@@ -53,10 +55,16 @@ class ResponseStore {
     std::string key;
     uint64_t tenant;
     int64_t num_bytes;
+    uint64_t last_use;
     std::shared_ptr<const StoredResponse> stored;
   };
 
   using Entries = std::list<Entry>;
+
+  struct Owned {
+    Entries entries;  // last used first, never empty
+    int64_t num_bytes = 0;
+  };
 
   struct Item {
     Entries::iterator entry;
@@ -64,14 +72,17 @@ class ResponseStore {
   };
 
   static std::string key_of(uint64_t tenant, std::string_view id);
+  const StoredResponse& use(Entries::iterator entry);
   void drop(Entries::iterator entry);
+  void make_room();
 
   const int64_t max_bytes_;
   mutable std::mutex mutex_;
-  Entries entries_;  // last used first; guarded by mutex_ like the next three
+  std::unordered_map<uint64_t, Owned> by_tenant_;  // guarded by mutex_ like all below
   std::unordered_map<std::string, Entries::iterator> by_key_;
   std::unordered_map<std::string, Item> by_item_;  // by the keys of output items
   int64_t num_bytes_ = 0;
+  uint64_t num_uses_ = 0;
 };
 
 }  // namespace sluice

@@ -123,6 +123,28 @@ TEST(ResponseStore, DropsWhatWasUsedLongestAgo) {
   EXPECT_FALSE(store.erase(1, "d"));
 }
 
+TEST(ResponseStore, ATenantsTrafficEvictsNothingOfAnothersShare) {
+  const StoredResponse large{std::string(1000, 'r'), std::string(900, 'm'), std::string(100, 'i')};
+  ResponseStore store(9000);  // room for three
+  store.put(1, "a", large);
+  for (int i = 0; i < 20; ++i) store.put(2, "x" + std::to_string(i), large);
+  EXPECT_NE(store.find(1, "a"), nullptr);
+  EXPECT_NE(store.find(2, "x18"), nullptr);
+  EXPECT_NE(store.find(2, "x19"), nullptr);
+  EXPECT_EQ(store.find(2, "x17"), nullptr);
+  EXPECT_LE(store.num_bytes(), 9000);
+  // What is beyond a share goes in order of use, whosever it is.
+  store.put(1, "b", large);
+  EXPECT_EQ(store.find(1, "a"), nullptr);
+  EXPECT_NE(store.find(2, "x18"), nullptr);
+  EXPECT_NE(store.find(2, "x19"), nullptr);
+  // A share is an equal part among those that have something here.
+  EXPECT_TRUE(store.erase(2, "x19"));
+  store.put(1, "c", large);
+  for (const char* id : {"b", "c"}) EXPECT_NE(store.find(1, id), nullptr) << id;
+  EXPECT_NE(store.find(2, "x18"), nullptr);
+}
+
 TEST(ResponseStore, ItemsAreFoundWhileTheirAnswerIsKept) {
   const StoredResponse stored{"[{1},{22}]", "", "", {{"i1", 1, 3}, {"i2", 5, 4}}};
   ResponseStore store(3000);  // room for two
