@@ -9,6 +9,7 @@
 #include <string>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "engine/core/config.h"
 #include "server/api/item_references.h"
@@ -148,24 +149,31 @@ Expected<ReadRequest> read_request(const FrontEnd& front_end, Exchange& exchange
   return read;
 }
 
-// The request's own input as items with names, an array.
-std::string input_items(const Json& body) {
+// Adds the request's own input to its record, as items with names.
+void add_input_items(const Json& body, ResponseRecord& record) {
   Json items = body["input"];
   if (items.is_string()) {
     items = Json::array({{{"type", "message"}, {"role", "user"}, {"content", items}}});
   }
+  record.items = "[";
   for (Json& item : items) {
     if (find_field(item, "type") == nullptr) item["type"] = "message";
     const bool is_message = item["type"] == "message";
-    if (find_field(item, "id") == nullptr) item["id"] = random_id(is_message ? "msg_" : "item_");
+    Json& id = item["id"];
+    if (!id.is_string()) id = random_id(is_message ? "msg_" : "item_");
     if (is_message) item["status"] = "completed";
-    if (!is_message || !item["content"].is_string()) continue;
-    const bool is_answer = item["role"] == "assistant";
-    Json part = {{"type", is_answer ? "output_text" : "input_text"}, {"text", item["content"]}};
-    if (is_answer) part["annotations"] = Json::array();
-    item["content"] = Json::array({std::move(part)});
+    if (is_message && item["content"].is_string()) {
+      const bool is_answer = item["role"] == "assistant";
+      Json part = {{"type", is_answer ? "output_text" : "input_text"}, {"text", item["content"]}};
+      if (is_answer) part["annotations"] = Json::array();
+      item["content"] = Json::array({std::move(part)});
+    }
+    if (!record.input.empty()) record.items += ',';
+    const std::string text = item.dump(-1, ' ', false, Json::error_handler_t::replace);
+    record.input.push_back({item["id"].get<std::string>(), record.items.size(), text.size()});
+    record.items += text;
   }
-  return items.dump(-1, ' ', false, Json::error_handler_t::replace);
+  record.items += ']';
 }
 
 Expected<DecodedRequest> decode(const FrontEnd& front_end,
@@ -200,7 +208,7 @@ Expected<DecodedRequest> decode(const FrontEnd& front_end,
     Json messages = chat["messages"];
     if (find_field(body, "instructions") != nullptr) messages.erase(0);
     record.messages = messages.dump(-1, ' ', false, Json::error_handler_t::replace);
-    record.items = input_items(body);
+    add_input_items(body, record);
     record.tenant = exchange.tenant_salt;
     record.store = front_end.responses.get();
   }
@@ -229,7 +237,7 @@ std::string query_value(const std::string& query, const std::string& name) {
 
 // A page of items: those that follow `after`, at most `limit`, the newest first unless `order` is
 // asc.
-Expected<std::string> items_page(const std::string& stored, const std::string& query) {
+Expected<std::string> items_page(const StoredResponse& stored, const std::string& query) {
   const std::string order = query_value(query, "order");
   if (!order.empty() && order != "asc" && order != "desc") {
     return invalid("order must be asc or desc.", "order");
@@ -241,26 +249,27 @@ Expected<std::string> items_page(const std::string& stored, const std::string& q
       return invalid("limit must be 1 to 100.", "limit");
     }
   }
-  SLUICE_TRY_VOID(keep_memory_for(stored.size()));
-  Json items = Json::parse(stored);
-  if (order != "asc") std::ranges::reverse(items);
+  const std::vector<StoredItem>& items = stored.input;
+  const auto nth = [&](size_t i) -> const StoredItem& {
+    return items[order == "asc" ? i : items.size() - 1 - i];
+  };
   const std::string after = query_value(query, "after");
-  auto first = items.begin();
+  size_t begin = 0;
   if (!after.empty()) {
-    first = std::ranges::find_if(items, [&](const Json& item) { return item["id"] == after; });
-    if (first == items.end()) return invalid("after names no item of this response.", "after");
-    ++first;
+    while (begin < items.size() && nth(begin).id != after) ++begin;
+    if (begin++ == items.size()) return invalid("after names no item of this response.", "after");
   }
-  Json data = Json::array();
-  for (; first != items.end() && data.size() < static_cast<size_t>(limit); ++first) {
-    data.push_back(*first);
+  const size_t end = std::min(begin + static_cast<size_t>(limit), items.size());
+  std::string page;
+  JsonWriter json(page);
+  json.open_object().key("object").string("list").key("data").open_array();
+  for (size_t i = begin; i < end; ++i) {
+    json.raw(std::string_view(stored.items).substr(nth(i).begin, nth(i).size));
   }
-  const Json page = {{"object", "list"},
-                     {"data", data},
-                     {"first_id", data.empty() ? Json("") : data.front()["id"]},
-                     {"last_id", data.empty() ? Json("") : data.back()["id"]},
-                     {"has_more", first != items.end()}};
-  return page.dump();
+  json.close_array().key("first_id").string(begin < end ? nth(begin).id : "");
+  json.key("last_id").string(begin < end ? nth(end - 1).id : "");
+  json.key("has_more").boolean(end < items.size()).close_object();
+  return page;
 }
 
 Expected<std::string> count_tokens(const FrontEnd& front_end,
@@ -301,7 +310,7 @@ void handle_response_items(FrontEnd& front_end, Exchange exchange) {
   const std::string id = id_in_path(exchange);
   const auto stored = front_end.responses->find(exchange.tenant_salt, id);
   if (stored == nullptr) return front_end.fail(exchange, not_found(id));
-  auto page = items_page(stored->items, exchange.request.query);
+  auto page = items_page(*stored, exchange.request.query);
   if (!page) return front_end.fail(exchange, page.error());
   HttpResponse response;
   response.body = std::move(*page);

@@ -239,7 +239,7 @@ void ResponsesFormat::store(const std::string& response) const {
   if (has_calls) json.close_array();
   json.close_object();
   messages += ']';
-  StoredResponse stored{response, std::move(messages), record_.items, {}};
+  StoredResponse stored{response, std::move(messages), record_.items, {}, record_.input};
   size_t at = 0;
   for (size_t i = 0; i < parts_.size(); ++i) {
     std::string item;

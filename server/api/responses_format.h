@@ -10,6 +10,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "server/api/answer_format.h"
 #include "server/api/answer_parts.h"
@@ -27,6 +28,7 @@ struct ResponseRecord {
   std::string settings;  // JSON members that repeat the request, with a comma before each
   std::string messages;  // JSON: the conversation so far, an array, without instructions
   std::string items;     // JSON: the request's own input items, an array
+  std::vector<StoredItem> input;    // its elements
   std::vector<ResponseTool> tools;  // the request's, for the client's names of calls
   uint64_t tenant = 0;
   ResponseStore* store = nullptr;  // null: the answer is not kept

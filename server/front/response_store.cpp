@@ -52,6 +52,9 @@ void ResponseStore::put(uint64_t tenant, std::string_view id, StoredResponse sto
   for (const StoredItem& item : stored.output) {
     num_bytes += static_cast<int64_t>(3 * item.id.size()) + kItemOverhead;
   }
+  for (const StoredItem& item : stored.input) {
+    num_bytes += static_cast<int64_t>(sizeof item + item.id.size());
+  }
   if (num_bytes > max_bytes_) return;
   const std::scoped_lock lock(mutex_);
   if (const auto old = by_key_.find(key); old != by_key_.end()) drop(old->second);

@@ -17,7 +17,7 @@
 
 namespace sluice {
 
-// An output item's place in the answer's JSON.
+// An item's place in a text of JSON.
 struct StoredItem {
   std::string id;
   size_t begin = 0;
@@ -28,7 +28,8 @@ struct StoredResponse {
   std::string response;  // the answer's JSON
   std::string messages;  // JSON: the conversation with the answer, without instructions
   std::string items;     // JSON: the request's own input items, an array
-  std::vector<StoredItem> output = {};
+  std::vector<StoredItem> output = {};  // items of `response`
+  std::vector<StoredItem> input = {};   // elements of `items`, so that a page needs no parsing
 };
 
 class ResponseStore {

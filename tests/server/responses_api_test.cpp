@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <ctime>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -291,6 +292,37 @@ TEST_F(ResponsesApi, TheInputOfAResponseIsListed) {
   for (const char* wrong : {"?limit=0", "?order=up", "?after=none"}) {
     EXPECT_EQ(send("GET", path + wrong).status, 400) << wrong;
   }
+}
+
+// The processor time of this program, in seconds.
+double program_seconds() {
+  timespec now{};
+  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
+  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
+}
+
+TEST_F(ResponsesApi, APageOfALongInputIsNotReadFromAllOfIt) {
+  constexpr int kItems = 20'000;
+  Json input = Json::array({{{"role", "user"}, {"content", "a"}}});
+  for (int i = 0; i < kItems; ++i) {
+    input.push_back({{"type", "web_search_call"}, {"id", "w" + std::to_string(i)}});
+  }
+  double begin = program_seconds();
+  const HttpReply answer = send("POST", kResponses, Json({{"input", std::move(input)}}).dump());
+  ASSERT_EQ(answer.status, 200) << answer.body;
+  const double reading = program_seconds() - begin;
+  const std::string path = std::string(kResponses) + "/" +
+                           Json::parse(answer.body)["id"].get<std::string>() + "/input_items";
+  constexpr int kPages = 50;
+  begin = program_seconds();
+  for (int i = 0; i < kPages; ++i) {
+    const Json page = Json::parse(send("GET", path + "?limit=2&order=asc&after=w7").body);
+    ASSERT_EQ(page["data"].size(), 2U) << page;
+    EXPECT_EQ(page["data"][0]["type"], "web_search_call");
+    EXPECT_EQ(page["first_id"], "w8");
+    EXPECT_EQ(page["last_id"], "w9");
+  }
+  EXPECT_LT(program_seconds() - begin, reading);
 }
 
 TEST_F(ResponsesApi, TokensOfAnInputAreCounted) {
