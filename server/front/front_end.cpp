@@ -148,11 +148,23 @@ void FrontEnd::reload() {
   }
 }
 
-bool FrontEnd::wants_body(const HttpRequest& header) const {
+const Route* FrontEnd::route_of(const HttpRequest& header) const {
   const auto route = std::ranges::find_if(routes, [&](const Route& one) {
     return one.method == wanted_method(header) && route_matches(one, header.path);
   });
-  if (route == routes.end()) return false;
+  return route == routes.end() ? nullptr : &*route;
+}
+
+bool FrontEnd::is_costly(const HttpRequest& header) const {
+  const Route* const route = route_of(header);
+  if (route == nullptr || !route->reads_kept || !responses->is_on()) return false;
+  const auto tenant = authenticator.find_tenant(header);
+  return tenant != nullptr && responses->has_large(tenant->salt());
+}
+
+bool FrontEnd::wants_body(const HttpRequest& header) const {
+  const Route* const route = route_of(header);
+  if (route == nullptr) return false;
   if (header.is_reserved && route->auth != RouteAuth::kProbe) return false;
   if (cors.refusal(header, route->auth != RouteAuth::kKey)) return false;
   return route->auth != RouteAuth::kKey || authenticator.find_tenant(header) != nullptr;

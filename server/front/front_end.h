@@ -81,6 +81,8 @@ class FrontEnd {
   // Returns false where handle() needs no body to answer: without a valid key where the path asks
   // for one, or where nothing is at the path. Any thread.
   [[nodiscard]] bool wants_body(const HttpRequest& header) const;
+  // Returns true where the request may read large answers that are kept for its tenant. Any thread.
+  [[nodiscard]] bool is_costly(const HttpRequest& header) const;
 
   // Sends the response and counts it.
   void respond(const Exchange& exchange, HttpResponse response);
@@ -188,6 +190,8 @@ class FrontEnd {
   std::atomic<uint64_t> num_lost{0};
 
  private:
+  // Returns null where there is none for the request.
+  [[nodiscard]] const Route* route_of(const HttpRequest& header) const;
   // Returns a seed for a request without one: a function of the configured seed and a counter.
   uint64_t next_seed();
 

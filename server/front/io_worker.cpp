@@ -158,6 +158,8 @@ void IoWorker::cut_generations(const Error& reason) {
 
 bool IoWorker::wants_body(const HttpRequest& header) { return front_end_.wants_body(header); }
 
+bool IoWorker::is_costly(const HttpRequest& header) { return front_end_.is_costly(header); }
+
 BodyBudget& IoWorker::bodies() { return front_end_.bodies; }
 
 void IoWorker::take_over(std::shared_ptr<Connection> connection) {

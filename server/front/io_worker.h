@@ -48,6 +48,7 @@ class IoWorker final : public OutputSink, public ConnectionOwner {
 
   // Implements ConnectionOwner.
   bool wants_body(const HttpRequest& header) override;
+  bool is_costly(const HttpRequest& header) override;
   BodyBudget& bodies() override;
 
   ConnectionOwner* large_bodies_owner() override { return large_; }

@@ -20,6 +20,7 @@ void ResponseStore::drop(Entries::iterator entry) {
   const auto owned = by_tenant_.find(entry->tenant);
   num_bytes_ -= entry->num_bytes;
   owned->second.num_bytes -= entry->num_bytes;
+  owned->second.num_large -= entry->num_bytes > kLargeAnswer ? 1 : 0;
   by_key_.erase(entry->key);
   for (const StoredItem& item : entry->stored->output) {
     by_item_.erase(key_of(entry->tenant, item.id));
@@ -70,6 +71,7 @@ void ResponseStore::put(uint64_t tenant, std::string_view id, StoredResponse sto
   }
   by_key_.emplace(std::move(key), entry);
   owned.num_bytes += num_bytes;
+  owned.num_large += num_bytes > kLargeAnswer ? 1 : 0;
   num_bytes_ += num_bytes;
   make_room();
 }
@@ -89,6 +91,12 @@ std::string ResponseStore::find_item(uint64_t tenant, std::string_view id) {
   const Item& item = found->second;
   const StoredResponse& stored = use(item.entry);
   return stored.response.substr(stored.output[item.idx].begin, stored.output[item.idx].size);
+}
+
+bool ResponseStore::has_large(uint64_t tenant) const {
+  const std::scoped_lock lock(mutex_);
+  const auto owned = by_tenant_.find(tenant);
+  return owned != by_tenant_.end() && owned->second.num_large > 0;
 }
 
 bool ResponseStore::erase(uint64_t tenant, std::string_view id) {

@@ -32,6 +32,9 @@ struct StoredResponse {
   std::vector<StoredItem> input = {};   // elements of `items`, so that a page needs no parsing
 };
 
+// Parsing a kept answer with its conversation of more bytes would delay an I/O thread's others.
+inline constexpr int64_t kLargeAnswer = 256 << 10;
+
 class ResponseStore {
  public:
   // `max_bytes` 0: nothing is kept.
@@ -46,6 +49,8 @@ class ResponseStore {
   [[nodiscard]] std::shared_ptr<const StoredResponse> find(uint64_t tenant, std::string_view id);
   // Returns the JSON of an output item of a kept answer; empty: there is none.
   [[nodiscard]] std::string find_item(uint64_t tenant, std::string_view id);
+  // Tells whether the tenant has an answer beyond kLargeAnswer.
+  [[nodiscard]] bool has_large(uint64_t tenant) const;
   // Returns false if there was none.
   bool erase(uint64_t tenant, std::string_view id);
 
@@ -65,6 +70,7 @@ class ResponseStore {
   struct Owned {
     Entries entries;  // last used first, never empty
     int64_t num_bytes = 0;
+    int64_t num_large = 0;
   };
 
   struct Item {

@@ -24,6 +24,7 @@ struct Route {
   void (*handler)(FrontEnd&, Exchange);
   RouteAuth auth;
   ErrorForm errors = ErrorForm::kOpenAi;
+  bool reads_kept = false;  // a request may name answers that are kept, which are parsed then
 };
 
 bool route_matches(const Route& route, std::string_view path);

@@ -98,6 +98,7 @@ struct Connection::Parser {
   bool header_checked = false;
   bool header_read = false;
   bool is_gzip = false;
+  bool is_costly = false;
   bool awaits_continue = false;
   bool is_answered = false;  // by its header
   BodyShare share;
@@ -176,9 +177,10 @@ void Connection::take_input() {
   wait_readable();
 }
 
-// Whether the request being read has, or will have, a large body.
+// Whether the request being read has, or will have, a large body, or costs as much.
 bool Connection::is_large() const {
   if (state_ != State::kReading || parser_ == nullptr || !parser_->header_read) return false;
+  if (parser_->is_costly) return true;
   const auto length = parser_->beast.content_length_remaining();
   const uint64_t bytes = parser_->beast.get().body().size() + (length ? *length : 0);
   return bytes > (parser_->is_gzip ? kLargeDeflatedBody : kLargeBody);
@@ -425,6 +427,7 @@ void Connection::read_header() {
   request.trace = parse_trace_context(header("traceparent"), header("tracestate"));
   request.is_reserved = kind_ == Kind::kReserved;
   parser_->keep_alive = message.keep_alive();
+  parser_->is_costly = owner_->is_costly(request);
   parser_->header_read = true;
 }
 

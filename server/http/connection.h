@@ -53,6 +53,8 @@ class ConnectionOwner {
 
   // Returns false where the header alone decides the answer, which handle() then gives.
   virtual bool wants_body(const HttpRequest& header) = 0;
+  // Whether answering may take as much as a large body does, whatever the body has.
+  virtual bool is_costly(const HttpRequest& header) = 0;
   // Answers a request through `writer`, at once or later. Whatever is thrown is answered, too.
   virtual void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) = 0;
   // Called at the dispatch of every request, and at its last byte (or the connection's end).

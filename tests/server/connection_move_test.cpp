@@ -32,6 +32,8 @@ class Owner final : public ConnectionOwner {
 
   bool wants_body(const HttpRequest&) override { return true; }
 
+  bool is_costly(const HttpRequest& header) override { return header.path == "/costly"; }
+
   void handle(HttpRequest request, std::shared_ptr<ResponseWriter> writer) override {
     body_sizes.push_back(request.body.size());
     HttpResponse response;
@@ -162,6 +164,16 @@ TEST_F(LargeBody, IsReadByTheOwnerOfLargeOnes) {
   EXPECT_EQ(large_.body_sizes, std::vector<size_t>{kLarge});
   EXPECT_TRUE(small_.connections.empty());
   EXPECT_EQ(large_.connections.size(), 1U);
+}
+
+TEST_F(LargeBody, ACostlyRequestIsReadThereToo) {
+  for (const char* body : {"", "0123456789"}) {
+    const std::string length = std::to_string(std::string(body).size());
+    send("POST /costly HTTP/1.1\r\nHost: x\r\nContent-Length: " + length + "\r\n\r\n" + body);
+    EXPECT_NE(received().find("done"), std::string::npos);
+  }
+  EXPECT_EQ(large_.body_sizes.back(), 10U);
+  EXPECT_TRUE(small_.connections.empty());
 }
 
 TEST_F(LargeBody, StaysWhereMemoryLacksToHandItOver) {

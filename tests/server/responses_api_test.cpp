@@ -10,6 +10,8 @@
 #include <string>
 #include <vector>
 
+#include "server/api/routes.h"
+#include "server/front/front_end.h"
 #include "tests/server/running_server.h"
 #include "tests/server/sse_events.h"
 #include "tests/server/tool_template.h"
@@ -323,6 +325,30 @@ TEST_F(ResponsesApi, APageOfALongInputIsNotReadFromAllOfIt) {
     EXPECT_EQ(page["last_id"], "w9");
   }
   EXPECT_LT(program_seconds() - begin, reading);
+}
+
+// A short request may name a long conversation, whose parsing delays no other connection.
+TEST_F(ResponsesApi, ARequestThatMayReadALargeAnswerIsCostly) {
+  auto front_end = FrontEnd::create(config_, engine_, routes());
+  ASSERT_TRUE(front_end) << front_end.error().message;
+  HttpRequest header;
+  header.method = "POST";
+  const auto is_costly = [&](const char* path) {
+    header.path = path;
+    return (*front_end)->is_costly(header);
+  };
+  const uint64_t tenant = (*front_end)->authenticator.find_tenant(header)->salt();
+  ResponseStore& store = *(*front_end)->responses;
+  store.put(tenant + 1, "of another", {std::string(300 << 10, 'm'), "", ""});
+  store.put(tenant, "small", {"r", "m", "i"});
+  EXPECT_FALSE(is_costly(kResponses));
+  store.put(tenant, "large", {"r", std::string(300 << 10, 'm'), "i"});
+  EXPECT_TRUE(is_costly(kResponses));
+  EXPECT_TRUE(is_costly("/v1/responses/input_tokens"));
+  EXPECT_FALSE(is_costly("/v1/chat/completions"));
+  EXPECT_FALSE(is_costly("/v1/responses/large"));
+  EXPECT_TRUE(store.erase(tenant, "large"));
+  EXPECT_FALSE(is_costly(kResponses));
 }
 
 TEST_F(ResponsesApi, TokensOfAnInputAreCounted) {
