@@ -32,6 +32,14 @@ constexpr std::string_view kMessageSchema =
 constexpr std::string_view kMessagesErrorSchema =
     R"({"type":"object","required":["type","error"],"properties":{"type":{"const":"error"},)"
     R"("error":{"type":"object","required":["type","message"]}}})";
+constexpr std::string_view kTeiErrorSchema =
+    R"({"type":"object","required":["error","error_type"],"properties":{"error":)"
+    R"({"type":"string"},"error_type":{"type":"string"}}})";
+// Requests of TEI's clients come to some of Cohere's paths, too.
+constexpr std::string_view kCohereErrorSchema =
+    R"({"anyOf":[{"type":"object","required":["message","error"],"properties":{"message":)"
+    R"({"type":"string"},"error":{"type":"object","required":["message","type"]}}},)"
+    R"({"$ref":"#/components/schemas/TeiError"}]})";
 constexpr std::string_view kInputTokensSchema =
     R"({"type":"object","required":["input_tokens"],"properties":{"input_tokens":)"
     R"({"type":"integer","minimum":1}}})";
@@ -188,6 +196,7 @@ void write_component_schemas(JsonWriter& json,
   write_request_schema(json, Endpoint::kMessages, config, defaults);
   json.key("Message").raw(kMessageSchema);
   json.key("MessagesError").raw(kMessagesErrorSchema);
+  json.key("CohereError").raw(kCohereErrorSchema).key("TeiError").raw(kTeiErrorSchema);
   json.key("InputTokens").raw(kInputTokensSchema);
   json.key("ResponsesRequest");
   write_request_schema(json, Endpoint::kResponses, config, defaults);
@@ -220,6 +229,19 @@ void write_component_schemas(JsonWriter& json,
   json.key("DetokenizeRequest");
   write_request_schema(json, Endpoint::kDetokenize, config, defaults);
   json.close_object();
+}
+
+std::string_view error_schema(ErrorForm form) {
+  switch (form) {
+    case ErrorForm::kAnthropic:
+      return "MessagesError";
+    case ErrorForm::kCohere:
+      return "CohereError";
+    case ErrorForm::kTei:
+      return "TeiError";
+    default:
+      return "Error";
+  }
 }
 
 struct Body {
@@ -313,7 +335,7 @@ void write_operation(JsonWriter& json, const Route& route) {
   json.close_object().close_object();
   json.key("default").open_object().key("description").string("Refused; the error says why.");
   json.key("content").open_object().key("application/json").open_object().key("schema");
-  write_reference(json, route.errors == ErrorForm::kAnthropic ? "MessagesError" : "Error");
+  write_reference(json, error_schema(route.errors));
   json.close_object().close_object().close_object();
   json.close_object().close_object();
 }

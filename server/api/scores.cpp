@@ -245,9 +245,12 @@ std::string rerank_json(const PooledAnswer& answer,
 }
 
 // vLLM and Jina return the documents by default, Cohere and TEI on request.
+// The path alone does not tell TEI's requests.
+bool is_tei(const Json& body) { return find_field(body, "texts") != nullptr; }
+
 Expected<RerankForm> read_rerank_form(const Json& body, bool is_cohere) {
   RerankForm form;
-  form.is_tei = find_field(body, "texts") != nullptr;
+  form.is_tei = is_tei(body);
   form.has_meta = is_cohere;
   if (form.is_tei) {
     SLUICE_TRY(form.has_texts, read_bool(body, "return_text", false));
@@ -277,6 +280,7 @@ Expected<void> limit_documents(const ValidationContext& context,
 
 Expected<DecodedPooledRequest> decode_rerank(const ValidationContext& context, Exchange& exchange) {
   SLUICE_TRY(Json body, parse_body(exchange.request.body, context.config.max_json_depth));
+  if (is_tei(body)) exchange.error_form = ErrorForm::kTei;
   SLUICE_TRY_VOID(check_parameters(body, Endpoint::kRerank, exchange.ignored));
   SLUICE_TRY(const std::string model, resolve_model(context.model_names, body));
   SLUICE_TRY(const PoolingInfo info, scoring_of(context));

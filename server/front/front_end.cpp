@@ -194,7 +194,7 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
       continue;
     }
     exchange.route_idx = i;
-    if (route.errors == ErrorForm::kAnthropic) exchange.error_form = route.errors;
+    if (route.errors != ErrorForm::kOpenAi) exchange.error_form = route.errors;
     if (exchange.request.is_reserved && route.auth != RouteAuth::kProbe) {
       return refuse(exchange,
                     Error{ErrorCode::kUnavailable, "Too many connections are open.", {}, {}});
@@ -241,7 +241,7 @@ void FrontEnd::log_request(const Exchange& exchange, int status) const {
   line.add("id", request.request_id).add("method", request.method);
   line.add("path", request.path).add("status", status).add("ms", elapsed.count());
   line.add("client", request.client.empty() ? "unix" : request.client);
-  line.add("api", exchange.error_form == ErrorForm::kAnthropic ? "anthropic" : "openai");
+  line.add("api", api_name(exchange.error_form));
   if (exchange.tenant != nullptr) line.add("key", exchange.tenant->name());
   if (!exchange.model.empty()) line.add("model", exchange.model).add("stream", exchange.is_stream);
   if (!exchange.finish_reasons.empty()) line.add("finish", exchange.finish_reasons);

@@ -63,10 +63,8 @@ std::string_view error_type(int status) {
   }
 }
 
-std::string body_json(int status, const Error& error) {
-  std::string out;
-  JsonWriter json(out);
-  json.open_object().key("error").open_object();
+void write_error(JsonWriter& json, int status, const Error& error) {
+  json.key("error").open_object();
   json.key("message").string(error.message);
   json.key("type").string(error_type(status));
   json.key("param");
@@ -81,8 +79,21 @@ std::string body_json(int status, const Error& error) {
   } else {
     json.string(error.machine_code);
   }
-  json.close_object().close_object();
-  return out;
+  json.close_object();
+}
+
+// TEI's vocabulary.
+std::string_view tei_type(int status) {
+  switch (status) {
+    case 429:
+      return "Overloaded";
+    case 500:
+      return "Backend";
+    case 503:
+      return "Unhealthy";
+    default:
+      return "Validation";
+  }
 }
 
 std::string_view anthropic_type(int status) {
@@ -113,7 +124,39 @@ std::string anthropic_json(int status, const Error& error, const std::string& re
   return out;
 }
 
+std::string body_json(int status,
+                      const Error& error,
+                      ErrorForm form,
+                      const std::string& request_id) {
+  if (form == ErrorForm::kAnthropic) return anthropic_json(status, error, request_id);
+  std::string out;
+  JsonWriter json(out);
+  json.open_object();
+  if (form == ErrorForm::kTei) {
+    json.key("error").string(error.message).key("error_type").string(tei_type(status));
+    if (!error.param.empty()) json.key("param").string(error.param);
+  } else {
+    if (form == ErrorForm::kCohere) json.key("message").string(error.message);
+    write_error(json, status, error);
+  }
+  json.close_object();
+  return out;
+}
+
 }  // namespace
+
+std::string_view api_name(ErrorForm form) {
+  switch (form) {
+    case ErrorForm::kAnthropic:
+      return "anthropic";
+    case ErrorForm::kCohere:
+      return "cohere";
+    case ErrorForm::kTei:
+      return "tei";
+    default:
+      return "openai";
+  }
+}
 
 int http_status(ErrorCode code) { return row_of(code).http; }
 
@@ -126,9 +169,7 @@ int retry_after_s(const Error& error) {
 }
 
 std::string error_json(const Error& error, ErrorForm form, const std::string& request_id) {
-  const int status = http_status(error.code);
-  return form == ErrorForm::kAnthropic ? anthropic_json(status, error, request_id)
-                                       : body_json(status, error);
+  return body_json(http_status(error.code), error, form, request_id);
 }
 
 HttpResponse error_response(const Error& error, ErrorForm form, const std::string& request_id) {
@@ -150,8 +191,7 @@ HttpResponse http_error_response(int status,
   HttpResponse response;
   response.status = status;
   const Error error{ErrorCode::kInvalidArgument, message, {}, {}};
-  response.body = form == ErrorForm::kAnthropic ? anthropic_json(status, error, request_id)
-                                                : body_json(status, error);
+  response.body = body_json(status, error, form, request_id);
   return response;
 }
 

@@ -22,7 +22,12 @@ int retry_after_s(const Error& error);
 enum class ErrorForm : unsigned char {
   kOpenAi,     // {"error":{"message","type","param","code"}}, all four always there
   kAnthropic,  // {"type":"error","error":{"type","message"},"request_id"}
+  kCohere,     // {"message","error"}: with OpenAI's, which other servers have at these paths
+  kTei,        // {"error","error_type"}, texts, and our "param" where there is one
 };
+
+// The name of the API in log lines: "openai".
+std::string_view api_name(ErrorForm form);
 
 // `request_id`: in Anthropic's form, unless it is empty.
 std::string error_json(const Error& error,

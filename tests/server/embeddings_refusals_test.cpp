@@ -270,6 +270,48 @@ TEST_F(PooledRefusals, ParametersOfTei) {
   EXPECT_EQ(refused("/similarity", {{"inputs", asked}, {"prompt_name", "other"}}), "prompt_name");
 }
 
+TEST_F(PooledRefusals, ErrorsHaveTheFormThatClientsOfAPathRead) {
+  const auto error_of = [this](const char* path, const char* body, int status) {
+    const HttpReply reply = post(path, body);
+    EXPECT_EQ(reply.status, status) << path << reply.body;
+    return Json::parse(reply.body);
+  };
+  for (const char* path : {"/", "/embed", "/embed_all", "/similarity", "/predict"}) {
+    for (const char* body : {R"({"inputs":7})", "{}", "{"}) {
+      const Json error = error_of(path, body, 400);
+      EXPECT_TRUE(error["error"].is_string()) << path << error;
+      EXPECT_EQ(error["error_type"], "Validation") << path << error;
+    }
+  }
+  const Json of_tei = error_of("/rerank", R"({"query":7,"texts":["a"]})", 400);
+  EXPECT_TRUE(of_tei["error"].is_string()) << of_tei;
+  EXPECT_EQ(of_tei["param"], "query");
+  for (const char* path : {"/rerank", "/v1/rerank", "/v2/rerank"}) {
+    const Json error = error_of(path, R"({"query":7,"documents":["a"]})", 400);
+    EXPECT_EQ(error["message"], error["error"]["message"]) << path << error;
+    EXPECT_EQ(error["error"]["param"], "query");
+  }
+  for (const char* path : {"/v1/embed", "/v2/embed"}) {
+    EXPECT_TRUE(error_of(path, R"({"texts":7})", 400)["message"].is_string()) << path;
+  }
+  const Json of_openai = error_of(kPath, R"({"input":{}})", 400);
+  EXPECT_FALSE(of_openai.contains("message")) << of_openai;
+  EXPECT_EQ(of_openai["error"]["param"], "input");
+}
+
+TEST_F(PooledRefusals, ErrorsOfScarcityAndOfKeysHaveThatFormToo) {
+  config_.api_key = {"secret"};
+  const Json error = Json::parse(post("/embed", R"({"inputs":"a"})").body);
+  EXPECT_TRUE(error["error"].is_string()) << error;
+  EXPECT_TRUE(Json::parse(post("/v2/embed", R"({"texts":["a"]})").body)["message"].is_string());
+  server_.reset();
+  config_.api_key.clear();
+  engine_.set_queue_limit(0);
+  const HttpReply busy = post("/embed", R"({"inputs":"a"})");
+  EXPECT_EQ(busy.status, 429) << busy.body;
+  EXPECT_EQ(Json::parse(busy.body)["error_type"], "Overloaded");
+}
+
 // Cohere's codes of elements far outside of -1 to 1 are those of the ends.
 TEST_F(PooledRefusals, CoheresCodesOfLargeElements) {
   engine_.set_pooled({1e30F, -1e30F, 3e38F, -2});

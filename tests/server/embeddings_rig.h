@@ -61,6 +61,11 @@ class Embeddings : public ::testing::Test {
     EXPECT_EQ(reply.status, status) << path << body.dump() << reply.body;
     const Json json = Json::parse(reply.body, nullptr, false);
     if (!json.is_object() || !json.contains("error")) return "no error";
+    if (json["error"].is_string()) {  // TEI's
+      EXPECT_TRUE(json["error_type"].is_string()) << reply.body;
+      message_ = json["error"].get<std::string>();
+      return json.value("param", "");
+    }
     message_ = json["error"]["message"].get<std::string>();
     return json["error"]["param"].is_string() ? json["error"]["param"].get<std::string>() : "";
   }
