@@ -215,6 +215,8 @@ class KvCacheManager {
   // blocks and everything computed after them stop being findable, and what this request and others
   // that run after them compute from now on never becomes findable.
   void unpublish(RequestId id, int32_t num_tokens);
+  // False: the request runs after blocks that were withdrawn.
+  [[nodiscard]] bool is_sound(RequestId id) const;
 
   // Makes room for contents that a tier below has: for each block of the range `blocks` of the
   // prefix `tokens` (whole blocks, at least up to the end of the range), takes a cached block in

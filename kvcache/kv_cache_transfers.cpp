@@ -216,6 +216,11 @@ void KvCacheManager::unpublish(RequestId id, int32_t num_tokens) {
   m.drop_subtree(top);
 }
 
+bool KvCacheManager::is_sound(RequestId id) const {
+  const int32_t slot = impl_->slot_of.find(id);
+  return slot == IdMap::kAbsent || !impl_->slots[static_cast<size_t>(slot)].is_unsound;
+}
+
 // --- What comes from below --------------------------------------------------------------------
 
 // Whether the nodes have all blocks of the groups that keep every token.

@@ -21,7 +21,9 @@
 #include "tests/support/fault_proxy.h"
 #include "tests/support/frame_editor.h"
 #include "tests/support/golden_folder.h"
+#include "tests/support/random_model.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/temporary_folder.h"
 #include "tests/support/tier.h"
 
 namespace sluice {
@@ -342,6 +344,79 @@ TEST(HandoffFaultsOfContent, AWrongBlockUnderAValidSumIsSeenByTheFirstRowOfLogit
   expect_free(*p, 0);
   d->stop();
   p->stop();
+}
+
+// A prompt whose KV takes several landing slots, of which the first arrives with wrong bytes, and
+// then no more: the rest is computed behind it, in several steps, before the first row of logits.
+TEST(HandoffFaultsOfContent, WrongBlocksAreNotSavedBelowTheCache) {
+  const testing::TemporaryFolder folder;
+  Config config = small_config("tcp");
+  config.model = folder.at("random.gguf");
+  config.kv_cache_memory = int64_t{64} << 20;
+  const std::vector<WeightFormat> formats(32, WeightFormat::kQ8_0);  // as many layers
+  ASSERT_TRUE(testing::write_random_model(golden_folder() + "/tiny/tiny-llama.gguf",
+                                          config.model,
+                                          formats,
+                                          WeightFormat::kQ8_0));
+  ValidRequest whole = request(1);
+  whole.prompt.clear();
+  for (int i = 0; i < 1000; ++i) whole.prompt.push_back(static_cast<TokenId>((i * i * 31) % 250));
+  const std::vector<Collected> expected =
+      testing::run_together(*testing::start_engine(config), {whole});
+  std::atomic<int> num_lost = 0;
+  std::atomic<int> num_changed = 0;
+  std::unique_ptr<FaultProxy> proxy;
+  FakeKvPeers peers;
+  peers.introduce = [&](KvHello& hello) {
+    const auto change = [&](bool is_answer, FrameEditor::Frame frame) {
+      if (is_answer && frame.size() > kKvFrameBytes) {
+        if (num_changed > 0) {
+          ++num_lost;
+          return std::vector<FrameEditor::Frame>();
+        }
+        for (size_t i = kKvFrameBytes; i < frame.size(); i += 64) frame[i] ^= std::byte{0x21};
+        FrameEditor::sum(frame);
+        ++num_changed;
+      }
+      return std::vector<FrameEditor::Frame>{std::move(frame)};
+    };
+    proxy = std::make_unique<FaultProxy>(
+        hello.transports[0].address, [](size_t) { return Fault{}; }, FrameEditor(change));
+    hello.transports[0].address = proxy->address();
+  };
+  std::unique_ptr<Engine> p = start_worker(config, peers, "p");
+  config.kv_disk_path = folder.at("kv");
+  std::unique_ptr<Engine> d = start_worker(config, peers, "d");
+  ASSERT_TRUE(p != nullptr && d != nullptr);
+  ValidRequest offered = whole;
+  offered.sampling.max_tokens = 1;
+  offered.handoff.emplace();
+  offered.handoff->kind = HandoffKind::kOffer;
+  offered.handoff->door = HandoffDoor::kSerial;
+  const auto kept = testing::run_together(*p, {offered}).front().offer;
+  ASSERT_NE(kept, nullptr);
+  ValidRequest fetched = whole;
+  fetched.handoff = offered.handoff;
+  fetched.handoff->kind = HandoffKind::kFetch;
+  fetched.handoff->peer = "p:1";
+  fetched.handoff->transfer = kept->transfer;
+  fetched.handoff->peer_epoch = kept->epoch;
+  fetched.handoff->result = kept->result;
+  testing::CollectingSink sink;
+  const auto id = d->submit(fetched, sink);
+  ASSERT_TRUE(id);
+  for (int i = 0; i < 2000 && (num_lost == 0 || d->stats().handoff->blocks_in == 0); ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  ASSERT_GT(num_lost, 0);
+  peers.cut();
+  testing::expect_same(expected, {sink.wait(*id)}, "wrong blocks");
+  EXPECT_EQ(d->stats().handoff->fallbacks[static_cast<size_t>(HandoffFallback::kFirstToken)], 1U);
+  d.reset();
+  p.reset();
+  const std::unique_ptr<Engine> next = testing::start_engine(config);
+  testing::expect_same(expected, testing::run_together(*next, {whole}), "from the disk");
+  EXPECT_GT(next->stats().kv_tier_hits, 0U);
 }
 
 }  // namespace
