@@ -27,6 +27,7 @@ constexpr std::string_view kSuffix = ".kv";
 constexpr std::string_view kUnfinished = ".tmp";
 constexpr int64_t kUnfinishedSeconds = 600;  // no process writes one file for so long
 constexpr std::string_view kLock = "in-use.lock";
+constexpr int64_t kAbandonedSeconds = int64_t{30} * 24 * 3600;  // a folder without a lock
 
 std::string error_text(int error) { return std::generic_category().message(error); }
 
@@ -270,14 +271,37 @@ bool Folder::get(const KvFileName& name, std::span<std::byte> block) {
   return true;
 }
 
+bool is_of_tier(const std::string& name) {
+  return parse_file_name(name) || name.ends_with(kUnfinished);
+}
+
+// Whether a folder without a lock, such as builds made that had none, has files of a tier alone and
+// was not used for very long. Where there are no locks, a tier that begins to use a folder makes a
+// file in it all the same, for a moment, which gives the folder its time.
+bool is_abandoned(const std::filesystem::path& folder) {
+  const auto now = static_cast<int64_t>(::time(nullptr));
+  const auto is_old = [now](const std::filesystem::path& path) {
+    struct stat info{};
+    return ::lstat(path.c_str(), &info) == 0 && now - info.st_mtime > kAbandonedSeconds;
+  };
+  if (!is_old(folder)) return false;
+  int64_t num_files = 0;
+  std::error_code error;
+  std::filesystem::directory_iterator entries(folder, error);
+  for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
+    if (!is_of_tier(entries->path().filename().string()) || !is_old(entries->path())) return false;
+    ++num_files;
+  }
+  return !error && num_files > 0;
+}
+
 // Empties a folder of what a tier writes. The lock goes last. false: stopped before that.
 bool remove_files(const std::filesystem::path& folder, const std::stop_token& stop) {
   std::error_code error;
   std::vector<std::filesystem::path> files;
   std::filesystem::directory_iterator entries(folder, error);
   for (; !error && entries != std::filesystem::directory_iterator(); entries.increment(error)) {
-    const std::string name = entries->path().filename().string();
-    if (parse_file_name(name) || name.ends_with(kUnfinished)) files.push_back(entries->path());
+    if (is_of_tier(entries->path().filename().string())) files.push_back(entries->path());
   }
   for (const std::filesystem::path& file : files) {
     if (stop.stop_requested()) return false;
@@ -290,8 +314,11 @@ bool remove_files(const std::filesystem::path& folder, const std::stop_token& st
 void remove_if_unused(const std::filesystem::path& folder, const std::stop_token& stop) {
   const std::string name = (folder / kLock).string();
   const FileDescriptor lock(::open(name.c_str(), O_RDWR | O_CLOEXEC | O_NOFOLLOW));
-  if (lock.get() < 0 || ::flock(lock.get(), LOCK_EX | LOCK_NB) != 0) return;
-  if (!is_at(name, lock)) return;  // the folder was removed, and may be another's by now
+  if (lock.get() < 0) {
+    if (errno != ENOENT || !is_abandoned(folder)) return;
+  } else if (::flock(lock.get(), LOCK_EX | LOCK_NB) != 0 || !is_at(name, lock)) {
+    return;  // in use, or removed by another and perhaps made anew
+  }
   if (!remove_files(folder, stop)) return;
   if (::rmdir(folder.c_str()) == 0) {
     log_event(LogLevel::kInfo, "kv_folder_removed", "folder", folder.string());

@@ -8,7 +8,8 @@
 // processes may share a folder: equal names have equal contents.
 //
 // A tier holds a shared lock (flock) of a file in its folder, so that a folder that no process uses
-// is known as such. A file system without locks or hard links keeps every folder.
+// is known as such. A folder without a lock, of an earlier build or on a file system without locks
+// or hard links, is unused where neither it nor a file in it was used for 30 days.
 #pragma once
 
 #include <functional>

@@ -381,6 +381,37 @@ TEST_F(KvDisk, FoldersOfOthersAreRemovedUnlessAProcessUsesThem) {
   remove_unused_kv_folders(temporary_.at("nowhere"));
 }
 
+TEST_F(KvDisk, FoldersWithoutALockGoAfterAMonthIfATierMadeAllInThem) {
+  const auto age = [](const std::string& path, int days) {
+    const auto now = std::filesystem::file_time_type::clock::now();
+    std::filesystem::last_write_time(path, now - std::chrono::hours(24) * days);
+  };
+  const auto make = [&](const char* name, const std::vector<std::string>& files) {
+    const std::string folder = temporary_.at(name);
+    std::filesystem::create_directories(folder);
+    for (const std::string& file : files) {
+      std::ofstream(folder + "/" + file) << "bytes";
+      age(folder + "/" + file, 31);
+    }
+    age(folder, 31);
+    return folder;
+  };
+  const std::string block = std::string(32, 'a') + "-" + std::string(32, '0') + ".kv";
+  const std::string old = make("old", {block, block + ".1.tmp"});
+  const std::string foreign = make("foreign", {block, "model.kv"});
+  const std::string read = make("read", {block});
+  const std::string opened = make("opened", {block});
+  const std::string empty = make("empty", {});
+  age(read + "/" + block, 1);
+  age(opened, 29);
+  remove_unused_kv_folders(temporary_.path());
+  EXPECT_FALSE(std::filesystem::exists(old));
+  for (const std::string& folder : {foreign, read, opened}) {
+    EXPECT_TRUE(std::filesystem::exists(folder + "/" + block)) << folder;
+  }
+  EXPECT_TRUE(std::filesystem::exists(empty));
+}
+
 // While some begin to use a folder, others remove it: whoever uses it keeps what is written.
 TEST_F(KvDisk, AFolderThatIsRemovedWhileItsUseBeginsIsMadeAgain) {
   const int num_rounds = testing::sample_of(200, 5'000);
