@@ -9,6 +9,7 @@ server that was started last. A block with one command that serves is a server u
 has to end in order then. Needs curl and openssl, and is skipped without.
 """
 import contextlib
+import json
 import os
 import pathlib
 import re
@@ -39,6 +40,8 @@ METRIC = re.compile(r"^((?:vllm:|sluice[:_]|llamacpp:|http_|grpc_|process_)[a-z_
 EVENT = re.compile(r"^[a-z]+(_[a-z]+)+$")
 # Cells of these tables hold what the program says or serves.
 SAID = {"Size": 0, "Symptoms": 0, "Models by name": 0}
+# Requests that are refused with the words of a symptom's row.
+REFUSED = {"This model's maximum context length is ": {"prompt": "a", "max_tokens": 1_000_000}}
 
 
 class Server:
@@ -73,6 +76,17 @@ class Server:
         self.process.wait()
 
 
+def refusal(url, body):
+    """(status, message) of an answer that is an error."""
+    request = urllib.request.Request(url + "/v1/completions", json.dumps(body).encode(),
+                                     {"Content-Type": "application/json"})
+    try:
+        with urllib.request.urlopen(request, timeout=30) as response:
+            return response.status, response.read().decode()
+    except urllib.error.HTTPError as error:
+        return error.code, json.loads(error.read())["error"]["message"]
+
+
 class Runner:
     def __init__(self, binary, model):
         self.binary, self.model = binary.resolve(), model.resolve()
@@ -89,17 +103,19 @@ class Runner:
                 self.run_section(page, blocks, pathlib.Path(folder))
             print(f"ok {page.name}: {section.title} ({time.monotonic() - started:.1f} s)", flush=True)
 
-    def run_section(self, page, blocks, folder):
+    def environment(self, folder):
         programs = folder / "bin"
         programs.mkdir()
         for name in ("sluice", "vllm"):
             (programs / name).symlink_to(self.binary)
         for name in FILES:
             shutil.copy(self.model, folder / name)
-        environment = {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(folder),
-                       "SLUICE_HOST": ADDRESS, "SLUICE_THREADS": "1", "HF_ENDPOINT": self.hub.url,
-                       "NO_PROXY": "*", "PID": ""}
-        servers = []
+        return {"PATH": f"{programs}:{os.environ['PATH']}", "HOME": str(folder),
+                "SLUICE_HOST": ADDRESS, "SLUICE_THREADS": "1", "HF_ENDPOINT": self.hub.url,
+                "NO_PROXY": "*", "PID": ""}
+
+    def run_section(self, page, blocks, folder):
+        environment, servers = self.environment(folder), []
         try:
             for block in blocks:
                 for command in block.commands:
@@ -117,6 +133,23 @@ class Runner:
                 server.stop()
         finally:
             for server in servers:
+                server.kill()
+
+    def check_refusals(self, page):
+        """What a page says of requests that get 400 is what their clients read."""
+        rows = [row for section in guides.sections(page) if section.title == "Symptoms"
+                for table in section.tables() for row in table if row[0].startswith("400 ")]
+        phrases = {guides.CODE.search(row[0])[1] for row in rows}
+        assert phrases == set(REFUSED), f"{page.name}: {phrases}"
+        with tempfile.TemporaryDirectory(prefix="guides_test") as name:
+            folder = pathlib.Path(name)
+            server = Server("sluice serve model.gguf --port 8000", self.environment(folder), folder, 0)
+            try:
+                for phrase, body in REFUSED.items():
+                    status, text = refusal(server.url, body)
+                    assert status == 400 and phrase in text, f"{page.name}: {phrase}: {status} {text}"
+                server.stop()
+            finally:
                 server.kill()
 
     def run_command(self, page, command, environment, folder):
@@ -248,6 +281,7 @@ def main():
     pages = [page for page in guides.PAGES if page.exists()]
     for page in pages:
         runner.run_page(page)
+    runner.check_refusals(guides.DEPLOY / "operating.md")
     runner.hub.close()
     program = Program(binary.resolve(), runner.metrics)
     for page in pages:
