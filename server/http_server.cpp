@@ -340,6 +340,9 @@ void HttpServer::log_totals() const {
 void HttpServer::drain() {
   impl_->front_end->start_draining();
   impl_->engine.drain();
+  for (auto& worker : impl_->workers) {
+    worker->post([&target = *worker] { target.check_connections(); });
+  }
   impl_->workers.front()->post([this] {
     if (impl_->grpc != nullptr) impl_->grpc->refresh_health();
     impl_->stop_accepting();

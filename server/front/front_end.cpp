@@ -253,7 +253,6 @@ void FrontEnd::log_request(const Exchange& exchange, int status) const {
 void FrontEnd::respond(const Exchange& exchange, HttpResponse response) {
   http_counters.count(exchange.route_idx, response.status);
   log_request(exchange, response.status);
-  if (is_draining() || leaving_.load()) response.close = true;
   add_ignored(exchange.ignored, response.headers);
   exchange.writer->send(std::move(response));
 }

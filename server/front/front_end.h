@@ -150,6 +150,9 @@ class FrontEnd {
   // Requests are still answered, but connections end with their answers. Any thread.
   void start_leaving() { leaving_.store(true); }
 
+  // Whether connections end with their answers: leaving or draining. Any thread.
+  [[nodiscard]] bool is_leaving() const { return leaving_.load() || is_draining(); }
+
   void request_started() { num_requests_.fetch_add(1); }
 
   void request_done();

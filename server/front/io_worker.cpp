@@ -20,6 +20,9 @@ namespace {
 
 constexpr size_t kScratchBytes = 64 << 10;
 constexpr std::chrono::milliseconds kSweepInterval{100};
+// While another process serves already, a connection may be idle for less than the time until the
+// drain: none is left whose client could meet it with another request.
+constexpr std::chrono::seconds kLeavingIdleTime{1};
 
 // Says what was thrown, unless memory lacks for that, too.
 void note_failure(const char* where, const std::exception& error) noexcept {
@@ -150,6 +153,20 @@ void IoWorker::close_connections() {
   for (const auto& [key, connection] : connections) connection->close();
 }
 
+void IoWorker::check_connections() {
+  const auto now = Connection::Clock::now();
+  auto connections = connections_;  // a deadline may close and erase
+  for (const auto& [key, connection] : connections) connection->check_deadlines(now);
+}
+
+bool IoWorker::is_leaving() const { return front_end_.is_leaving(); }
+
+std::chrono::seconds IoWorker::idle_timeout() const {
+  if (front_end_.is_draining()) return std::chrono::seconds(0);
+  if (front_end_.is_leaving()) return std::min(limits_.idle_timeout, kLeavingIdleTime);
+  return limits_.idle_timeout;
+}
+
 void IoWorker::cut_generations(const Error& reason) {
   std::vector<std::shared_ptr<OutputReceiver>> open;
   for (const auto& [id, target] : targets_) open.push_back(target.receiver);
@@ -197,9 +214,7 @@ void IoWorker::schedule_sweep() {
   sweep_timer_.async_wait([this](const boost::system::error_code& error) {
     if (error) return;
     keep_memory_reserves();
-    const auto now = Connection::Clock::now();
-    auto connections = connections_;  // a deadline may close and erase
-    for (const auto& [key, connection] : connections) connection->check_deadlines(now);
+    check_connections();
     auto checks = deadline_checks_;  // one may forget itself
     for (const auto& [key, check] : checks) check();
     schedule_sweep();

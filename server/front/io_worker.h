@@ -8,6 +8,7 @@
 #include <deque>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/steady_timer.hpp>
+#include <chrono>
 #include <functional>
 #include <memory>
 #include <span>
@@ -44,6 +45,8 @@ class IoWorker final : public OutputSink, public ConnectionOwner {
   // A reserved connection takes the place of the oldest one, if there are too many of them.
   void adopt(StreamSocket socket, Connection::Kind kind);
   void close_connections();
+  // Ends the connections that are past their time.
+  void check_connections();
   void cut_generations(const Error& reason);
 
   // Implements ConnectionOwner.
@@ -61,6 +64,9 @@ class IoWorker final : public OutputSink, public ConnectionOwner {
   void request_done() override;
   void count_rejected(int status) override;
   void remove(Connection& connection) override;
+
+  [[nodiscard]] bool is_leaving() const override;
+  [[nodiscard]] std::chrono::seconds idle_timeout() const override;
 
   std::span<char> scratch() override { return scratch_; }
 

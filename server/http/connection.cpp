@@ -526,6 +526,7 @@ void Connection::after_response() {
   parser_ = std::move(rest_);
   state_ = State::kReading;
   request_start_ = last_activity_;
+  if (parser_ == nullptr && input_.empty() && owner_->is_leaving()) end_idle();
   take_input();
 }
 
@@ -568,8 +569,8 @@ void Connection::check_deadlines(Clock::time_point now) {
         fail_request(408,
                      "The request did not arrive completely within " +
                          std::to_string(limits_.request_timeout.count()) + " s.");
-      } else if (!in_request && now - last_activity_ > limits_.idle_timeout) {
-        close();
+      } else if (!in_request && now - last_activity_ > owner_->idle_timeout()) {
+        end_idle();
       }
       break;
     }

@@ -76,6 +76,11 @@ class ConnectionOwner {
   // Takes over a connection; its owner forgets it unless this throws std::bad_alloc. Any thread.
   virtual void take_over(std::shared_ptr<Connection> connection) = 0;
 
+  // Whether connections are to end after the answer that they wait for: the server goes.
+  [[nodiscard]] virtual bool is_leaving() const = 0;
+  // Returns how long a connection may have nothing to answer.
+  [[nodiscard]] virtual std::chrono::seconds idle_timeout() const = 0;
+
   // Returns memory for one read, which the thread's connections share.
   virtual std::span<char> scratch() = 0;
 
@@ -157,6 +162,7 @@ class Connection final : public ResponseWriter, public std::enable_shared_from_t
   void start_write();
   void on_written(size_t num_bytes);
   void after_response();
+  void end_idle();
   void linger();
 
   StreamSocket socket_;

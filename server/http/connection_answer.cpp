@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// How a connection answers; connection.cpp reads.
+// How a connection answers, and ends without a request; connection.cpp reads.
 #include <boost/asio/buffer.hpp>
 #include <boost/beast/http/status.hpp>
 #include <cstdio>
@@ -20,6 +20,7 @@ void Connection::give_up(HttpResponse response) {
 
 void Connection::append_head(int status, const HttpHeaders& headers, std::string_view framing) {
   has_begun_ = true;
+  if (owner_->is_leaving()) keep_alive_ = false;
   const auto reason = http::obsolete_reason(static_cast<http::status>(status));
   pending_ += "HTTP/1.1 " + std::to_string(status) + " ";
   pending_.append(reason.data(), reason.size());
@@ -141,6 +142,19 @@ void Connection::on_written(size_t num_bytes) {
   last_activity_ = last_write_;
   start_write();
   if (!writing_ && state_ == State::kHandling && response_complete_) after_response();
+}
+
+// Ends a connection without a request, unless bytes of one have come, which are answered, or the
+// last answer is on its way: the next look at its deadlines finds it idle.
+void Connection::end_idle() {
+  error_code error;
+  if (writing_ || (socket_.available(error) > 0 && !error)) return;
+  if (tls_ != nullptr && tls_->is_established()) {
+    std::string notice;
+    tls_->close(notice);
+    socket_.write_some(boost::asio::buffer(notice), error);  // the connection ends either way
+  }
+  linger();
 }
 
 }  // namespace sluice

@@ -74,6 +74,12 @@ class Owner final : public ConnectionOwner {
     return context_.poll();
   }
 
+  [[nodiscard]] bool is_leaving() const override { return false; }
+
+  [[nodiscard]] std::chrono::seconds idle_timeout() const override {
+    return std::chrono::seconds(60);
+  }
+
   std::span<char> scratch() override { return scratch_; }
 
   IoWorker& worker() override { std::abort(); }

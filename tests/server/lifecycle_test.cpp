@@ -2,7 +2,9 @@
 // What happens to running requests when clients leave, read slowly, or the server ends.
 #include <gtest/gtest.h>
 
+#include <chrono>
 #include <string>
+#include <thread>
 
 #include "tests/server/running_server.h"
 
@@ -102,21 +104,16 @@ TEST(Drain, LetsRunningStreamsEndAndRefusesNewOnes) {
   FakeEngine engine(FakeEngine::Stepping::kManual);
   RunningServer server(engine);
   HttpClient streaming(server.port());
-  HttpClient kept(server.port());
   HttpClient asking(server.port());
-  kept.get("/health");
-  EXPECT_EQ(kept.read_reply().status, 200);
   asking.get("/version");
   EXPECT_EQ(asking.read_reply().status, 200);
+  asking.send("POST /v1/completions HTTP/1.1\r\nHost: test\r\n");
   streaming.post(kCompletionPath, R"({"prompt":"x","stream":true})");
   ASSERT_TRUE(eventually([&] { return engine.num_running() == 1; }));
   const uint16_t port = server.port();
   server->drain();
-  kept.get("/health");
-  const HttpReply health = kept.read_reply();
-  EXPECT_EQ(health.status, 503);
-  EXPECT_EQ(health.header("Connection"), "close");
-  asking.post(kCompletionPath, R"({"prompt":"x"})");
+  std::this_thread::sleep_for(std::chrono::milliseconds(300));  // some looks at its connections
+  asking.send("Content-Length: 14\r\n\r\n{\"prompt\":\"x\"}");
   const HttpReply refused = asking.read_reply();
   EXPECT_EQ(refused.status, 503);
   EXPECT_NE(refused.header("Retry-After"), "");
@@ -125,6 +122,60 @@ TEST(Drain, LetsRunningStreamsEndAndRefusesNewOnes) {
   for (int i = 0; i < 6; ++i) engine.step();
   EXPECT_NE(streaming.read_reply().body.find("[DONE]"), std::string::npos);
   server.wait();
+}
+
+TEST(Drain, ClosesConnectionsThatWaitForNoAnswer) {
+  FakeEngine engine(FakeEngine::Stepping::kManual);
+  Config config;
+  config.io_threads = 2;
+  RunningServer server(engine, config);
+  HttpClient streaming(server.port());
+  HttpClient kept(server.port());
+  HttpClient fresh(server.port());
+  HttpClient last(server.port());
+  for (HttpClient* const client : {&kept, &last}) {
+    client->get("/health");
+    const HttpReply reply = client->read_reply();
+    EXPECT_EQ(reply.status, 200);
+    EXPECT_EQ(reply.header("Connection"), "keep-alive");
+  }
+  streaming.post(kCompletionPath, R"({"prompt":"x","stream":true})");
+  ASSERT_TRUE(eventually([&] { return engine.num_running() == 1; }));
+  server->drain();
+  for (HttpClient* const client : {&kept, &fresh, &last}) EXPECT_TRUE(client->at_end());
+  for (int i = 0; i < 6; ++i) engine.step();
+  EXPECT_NE(streaming.read_reply().body.find("[DONE]"), std::string::npos);
+  EXPECT_TRUE(streaming.at_end());
+  server.wait();
+}
+
+// Another process serves: until the drain, requests on kept connections are answered.
+TEST(HandOver, AnswersOnKeptConnectionsAndEndsThem) {
+  FakeEngine engine(FakeEngine::Stepping::kManual);
+  RunningServer server(engine);
+  HttpClient streaming(server.port());
+  HttpClient asking(server.port());
+  HttpClient idle(server.port());
+  for (HttpClient* const client : {&asking, &idle}) {
+    client->get("/version");
+    EXPECT_EQ(client->read_reply().status, 200);
+  }
+  streaming.post(kCompletionPath, R"({"prompt":"x","stream":true})");
+  ASSERT_TRUE(eventually([&] { return engine.num_running() == 1; }));
+  engine.step();
+  EXPECT_NE(streaming.read_until("\r\n\r\n").find("keep-alive"), std::string::npos);
+  const auto start = std::chrono::steady_clock::now();
+  server->hand_over();
+  asking.get("/version");
+  const HttpReply answer = asking.read_reply();
+  EXPECT_EQ(answer.status, 200);
+  EXPECT_EQ(answer.header("Connection"), "close");
+  EXPECT_TRUE(asking.at_end());
+  EXPECT_TRUE(idle.at_end());  // before the drain would refuse its next request
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(1900));
+  for (int i = 0; i < 5; ++i) engine.step();
+  EXPECT_NE(streaming.read_until("0\r\n\r\n"), "");
+  EXPECT_TRUE(streaming.at_end());
 }
 
 TEST(Drain, CutsStreamsAtTheDeadlineWithAnError) {

@@ -51,6 +51,11 @@ class TlsClient {
     const std::string text = method + " " + path + " HTTP/1.1\r\nHost: x\r\nConnection: close\r\n" +
                              "Content-Length: " + std::to_string(body.size()) + "\r\n\r\n" + body;
     if (SSL_write(ssl_.get(), text.data(), static_cast<int>(text.size())) <= 0) return {};
+    return rest();
+  }
+
+  // What comes until the server closes the connection.
+  std::string rest() {
     std::string reply;
     char buffer[4096];
     int count = 0;
@@ -115,6 +120,15 @@ TEST_F(Tls, AnswersWholeAndStreamed) {
   TlsClient streamed(server.port());
   EXPECT_NE(streamed.ask("POST", kChatPath, chat_body(R"(,"stream":true)")).find("data: [DONE]"),
             std::string::npos);
+}
+
+TEST_F(Tls, TheEndOfAnIdleConnectionIsAnnounced) {
+  config_.idle_timeout_s = 1;
+  RunningServer server(engine_, config_);
+  TlsClient client(server.port());
+  ASSERT_TRUE(client.is_connected());
+  EXPECT_EQ(client.rest(), "");
+  EXPECT_TRUE(client.said_goodbye());
 }
 
 TEST_F(Tls, LargeBodiesGoBothWays) {
