@@ -4,6 +4,7 @@
 #include <sys/wait.h>
 
 #include <cstdlib>
+#include <string>
 
 #include "engine/core/log.h"
 #include "engine/core/node_watch.h"
@@ -50,6 +51,7 @@ void SignalWatcher::watch(const std::stop_token& stop) {
     } else if (successor_ > 0 && info.si_pid == successor_ && !drain_at_) {
       log_event(LogLevel::kInfo, "handed_over", "pid", successor_);
       server->hand_over();
+      announce_main_process(successor_);
       drain_at_ = Clock::now() + kLastRequests;
     } else {
       end(*server, signal);
@@ -92,11 +94,8 @@ void SignalWatcher::end_if_due(HttpServer* server) {
 
 void SignalWatcher::restart(const HttpServer& server) {
   if (successor_ > 0 || draining_ || drain_at_) return;
-  if (has_gpu_) {
-    log_event(LogLevel::kError,
-              "restart_failed",
-              "reason",
-              "the GPU has no room for the next process beside this one");
+  if (const std::string obstacle = takeover_obstacle(has_gpu_); !obstacle.empty()) {
+    log_event(LogLevel::kError, "restart_failed", "reason", obstacle);
     return;
   }
   const auto started = start_successor(server.listening_descriptor());

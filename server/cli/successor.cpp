@@ -2,11 +2,15 @@
 #include "server/cli/successor.h"
 
 #include <spawn.h>
+#include <sys/socket.h>
+#include <sys/un.h>
 #include <unistd.h>
 
+#include <cerrno>
 #include <csignal>
 #include <cstdlib>
 #include <cstring>
+#include <cstddef>
 #include <filesystem>
 #include <fstream>
 #include <iterator>
@@ -14,11 +18,15 @@
 #include <string_view>
 #include <vector>
 
+#include "engine/core/log.h"
+
 namespace sluice {
 namespace {
 
 constexpr std::string_view kDescriptor = "SLUICE_INHERITED_LISTENER=";
 constexpr std::string_view kPredecessor = "SLUICE_PREDECESSOR=";
+constexpr std::string_view kManaged = "SYSTEMD_EXEC_PID=";  // the unit's first process
+constexpr const char* kNotifySocket = "NOTIFY_SOCKET";  // see sd_notify(3)
 
 int number_from_environment(std::string_view assignment) {
   const std::string name(assignment.substr(0, assignment.size() - 1));
@@ -49,7 +57,42 @@ std::vector<char*> pointers(std::vector<std::string>& texts) {
   return all;
 }
 
+// Sends a notice to the service manager; false, with errno: it has not come.
+bool notify_manager(const std::string& socket, const std::string& notice) {
+  sockaddr_un address = {};
+  address.sun_family = AF_UNIX;
+  if (socket.size() >= sizeof address.sun_path) {
+    errno = ENAMETOOLONG;
+    return false;
+  }
+  socket.copy(address.sun_path, socket.size());
+  if (address.sun_path[0] == '@') address.sun_path[0] = '\0';  // a name that is no file
+  const auto length = static_cast<socklen_t>(offsetof(sockaddr_un, sun_path) + socket.size());
+  const int descriptor = ::socket(AF_UNIX, SOCK_DGRAM | SOCK_CLOEXEC, 0);
+  if (descriptor < 0) return false;
+  const ssize_t sent = ::sendto(descriptor,
+                                notice.data(),
+                                notice.size(),
+                                MSG_NOSIGNAL,
+                                reinterpret_cast<const sockaddr*>(&address),
+                                length);
+  const int error = errno;
+  ::close(descriptor);
+  errno = error;
+  return sent >= 0;
+}
+
 }  // namespace
+
+std::string takeover_obstacle(bool has_gpu) {
+  if (has_gpu) return "the GPU has no room for the next process beside this one";
+  if (::getpid() == 1) return "a container ends with its first process, which this is (PID 1)";
+  const bool is_unit = number_from_environment(kManaged) == ::getpid();
+  if (is_unit && std::getenv(kNotifySocket) == nullptr) {
+    return "systemd ends the unit with this process; NotifyAccess=main lets it learn of the next one";
+  }
+  return {};
+}
 
 Expected<pid_t> start_successor(int descriptor) {
   std::vector<std::string> arguments = own_arguments();
@@ -92,6 +135,13 @@ int inherited_listener() {
   // Only from the process that handed it over: its children would find the names as well.
   return number_from_environment(kPredecessor) == ::getppid() ? number_from_environment(kDescriptor)
                                                               : -1;
+}
+
+void announce_main_process(pid_t process) {
+  const char* const socket = std::getenv(kNotifySocket);
+  if (socket == nullptr || *socket == '\0') return;
+  if (notify_manager(socket, "MAINPID=" + std::to_string(process))) return;
+  log_event(LogLevel::kError, "manager_not_notified", "reason", std::strerror(errno));
 }
 
 void relieve_predecessor() {

@@ -5,9 +5,15 @@
 
 #include <sys/types.h>
 
+#include <string>
+
 #include "engine/core/status.h"
 
 namespace sluice {
+
+// Returns why another process cannot take over from this one: it would end with this one, or has no
+// room beside it. Empty: it can. Once this process is ready to serve.
+std::string takeover_obstacle(bool has_gpu);
 
 // Starts the program that is now at this one's path; it listens on `descriptor`.
 Expected<pid_t> start_successor(int descriptor);
@@ -16,5 +22,8 @@ Expected<pid_t> start_successor(int descriptor);
 int inherited_listener();
 // Tells the old process that it may drain, because this one serves now.
 void relieve_predecessor();
+// Tells the service manager that started this one (systemd's NOTIFY_SOCKET), if there is one, that
+// another process of the service is now its main one.
+void announce_main_process(pid_t process);
 
 }  // namespace sluice

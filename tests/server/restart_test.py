@@ -1,15 +1,19 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Hot restarts by SIGUSR2: restart_test.py BINARY MODEL. Nobody is refused, and running streams end
-whole."""
+"""Hot restarts by SIGUSR2: restart_test.py BINARY MODEL. Nobody is refused, running streams end whole,
+and a service manager learns which process serves; where the next process could not outlive this one,
+SIGUSR2 changes nothing."""
 import contextlib
 import http.client
 import json
 import os
 import re
+import shutil
 import signal
 import socket
+import subprocess
 import sys
+import tempfile
 import threading
 import time
 
@@ -73,7 +77,7 @@ def check_kept_connections(binary, model):
     """While the old process drains, clients that keep connections, busy or idle, are answered as always;
     one whose connection has ended opens another, as pools do."""
     server = Server(binary, model, "--drain-timeout-s", "60", "--max-stream-buffer-bytes", "1000000000")
-    stop, seen = threading.Event(), []
+    stop, seen, num_reopened = threading.Event(), [], [0] * 5
     body = json.dumps({"model": server.model, **REQUEST})
 
     def ask(connection):
@@ -82,14 +86,15 @@ def check_kept_connections(binary, model):
         response.read()
         return response.status
 
-    def client(pause):
+    def client(index, pause):
         connection = http.client.HTTPConnection("127.0.0.1", server.port, timeout=60)
         while not stop.is_set():
             try:
                 seen.append(ask(connection))
             except (http.client.RemoteDisconnected, ConnectionError):
                 connection.close()  # it ended while it was idle
-                seen.append(ask(connection))
+                num_reopened[index] += 1
+                continue
             stop.wait(pause)
         connection.close()
 
@@ -102,12 +107,13 @@ def check_kept_connections(binary, model):
         "model": server.model, "prompt": [5] * 8, "max_tokens": server.max_len - 16, "n": 8,
         "logprobs": 5, "ignore_eos": True, "stream": True}), {"Content-Type": "application/json"})
     response = stream.getresponse()
-    threads = [threading.Thread(target=client, args=(pause,)) for pause in (0.05, 0.7, 2.3, 2.9, 3.5)]
+    threads = [threading.Thread(target=client, args=each)
+               for each in enumerate((0.05, 0.7, 2.3, 2.9, 3.5))]
     for thread in threads:
         thread.start()
-    wait_until("each client has asked", lambda: len(seen) >= len(threads))
+    wait_until("each client has asked", lambda: len(seen) >= len(threads), 60)
     server.process.send_signal(signal.SIGUSR2)
-    wait_until("the old process drains", lambda: any("draining" in line for line in server.log))
+    wait_until("the old process drains", lambda: any("draining" in line for line in server.log), 60)
     time.sleep(4)  # all clients have asked since
     assert server.process.poll() is None
     stop.set()
@@ -117,12 +123,75 @@ def check_kept_connections(binary, model):
         assert b"[DONE]" in response.read()
     assert server.process.wait(timeout=60) == 0, server.log
     assert set(seen) == {200}, seen
+    assert max(num_reopened) <= 1, num_reopened
     end(successor_of(server))
+
+
+def check_manager(binary, model):
+    """systemd is told that the next process is the service's main one while the old one still runs."""
+    with tempfile.TemporaryDirectory() as folder, socket.socket(socket.AF_UNIX,
+                                                                socket.SOCK_DGRAM) as manager:
+        path = f"{folder}/notify"
+        manager.bind(path)
+        manager.settimeout(60)
+        server = Server(binary, model, variables={"NOTIFY_SOCKET": path})
+        server.process.send_signal(signal.SIGUSR2)
+        said = manager.recv(4096).decode()
+        assert server.process.poll() is None
+        assert server.process.wait(timeout=60) == 0, server.log
+        pid = successor_of(server)
+        assert said == f"MAINPID={pid}", said
+        end(pid)
+
+
+def check_refusal(reason, pid, server):
+    """SIGUSR2 says why it starts no process, and the server goes on."""
+    os.kill(pid, signal.SIGUSR2)
+    wait_until(f"{reason}: {server.log}", lambda: any(
+        "restart_failed" in line and reason in line for line in server.log))
+    assert not any("successor_started" in line for line in server.log), server.log
+    assert server.get("/health") == b'{"status":"ok"}'
+
+
+def script(folder, name, text):
+    path = f"{folder}/{name}"
+    with open(path, "w", encoding="ascii") as file:
+        file.write(f"#!/bin/sh\n{text}\n")
+    os.chmod(path, 0o755)
+    return path
+
+
+def check_deaf_manager(binary, model):
+    """A unit of systemd that takes no notices would end with this process."""
+    with tempfile.TemporaryDirectory() as folder:
+        command = script(folder, "unit", f'SYSTEMD_EXEC_PID=$$ exec {binary} "$@"')
+        server = Server(command, model)
+        check_refusal("NotifyAccess", server.process.pid, server)
+        assert server.stop() == 0
+
+
+def check_first_process(binary, model):
+    """A container ends with its first process."""
+    alone = ["unshare", "--user", "--map-root-user", "--pid", "--fork", "--mount-proc"]
+    if not shutil.which("unshare") or subprocess.run([*alone, "true"], check=False,
+                                                     stderr=subprocess.DEVNULL).returncode != 0:
+        print("   skipped: no process may have a namespace of its own here")
+        return
+    with tempfile.TemporaryDirectory() as folder:
+        command = script(folder, "container", f'exec {" ".join(alone)} {binary} "$@"')
+        server = Server(command, model)
+        with open(f"/proc/{server.process.pid}/task/{server.process.pid}/children",
+                  encoding="ascii") as children:
+            pid = int(children.read().split()[0])
+        check_refusal("PID 1", pid, server)
+        os.kill(pid, signal.SIGTERM)
+        assert server.process.wait(timeout=60) == 0
 
 
 def main():
     binary, model = os.path.abspath(sys.argv[1]), sys.argv[2]
-    for check in (check_load, check_kept_connections):
+    for check in (check_load, check_kept_connections, check_manager, check_deaf_manager,
+                  check_first_process):
         started = time.monotonic()
         check(binary, model)
         print(f"ok {check.__name__} ({time.monotonic() - started:.1f} s)", flush=True)
