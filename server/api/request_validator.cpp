@@ -33,6 +33,12 @@ using Json = nlohmann::ordered_json;
 constexpr size_t kMaxStopStringBytes = 1024;
 constexpr int32_t kDefaultCompletionTokens = 16;
 
+// The client's seed; null: the server chooses, which clients of vLLM and llama.cpp ask for with -1.
+const Json* find_seed(const Json& body) {
+  const Json* seed = find_field(body, "seed");
+  return seed != nullptr && *seed == -1 ? nullptr : seed;
+}
+
 Expected<void> read_sampling_field(const Json& body,
                                    const SamplingField& field,
                                    SamplingParams& sampling) {
@@ -67,6 +73,7 @@ Expected<SamplingParams> read_sampling(const ValidationContext& context, const J
   sampling.seed = context.unset_seed;
   for (const SamplingField& field : sampling_fields()) {
     if (field.name == "max_tokens") continue;
+    if (field.name == "seed" && find_seed(body) == nullptr) continue;
     SLUICE_TRY_VOID(read_sampling_field(body, field, sampling));
   }
   SLUICE_TRY_VOID(read_token_rules(context, body, sampling));
@@ -417,7 +424,7 @@ Expected<void> add_handoffs(const ValidationContext& context,
   SLUICE_TRY(const KvParams params, read_kv_params(body));
   if (params.handoffs.empty()) return {};
   SLUICE_TRY(const size_t stride, choices_per_handoff(params, out));
-  const bool has_seed = find_field(body, "seed") != nullptr;
+  const bool has_seed = find_seed(body) != nullptr;
   for (size_t i = 0; i < params.handoffs.size(); ++i) {
     ValidRequest& request = out.requests[i * stride];
     ResolvedHandoff resolved = resolve_handoff(params.handoffs[i],

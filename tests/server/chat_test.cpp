@@ -248,6 +248,23 @@ TEST(Chat, SeedsOfUnseededRequestsFollowFromTheServersSeed) {
   EXPECT_NE(seeds[0], seeds[1]);
 }
 
+// Clients of vLLM and llama.cpp say so that any seed will do.
+TEST(Chat, ASeedOfMinusOneIsNone) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const auto seed = [&](const std::string& value) {
+    const HttpReply reply = post(server, kChatPath, chat_body(",\"seed\":" + value));
+    const int64_t named = std::stoll(reply.header("X-Sluice-Seed"));
+    EXPECT_EQ(engine.submitted().back().sampling.seed, static_cast<uint64_t>(named)) << reply.head;
+    return named;
+  };
+  const int64_t first = seed("-1");
+  EXPECT_NE(first, -1);
+  EXPECT_NE(seed("-1"), first);
+  EXPECT_NE(seed("-1.0"), -1);
+  EXPECT_EQ(seed("-7"), -7);
+}
+
 TEST(Chat, FinalMessageCanBeContinued) {
   FakeEngine engine;
   RunningServer server(engine);

@@ -294,7 +294,7 @@ TEST_F(Validator, UnknownModelIs404WithItsMachineCode) {
 TEST_F(Validator, SeedsKeepAll64Bits) {
   const std::vector<int64_t> seeds = {std::numeric_limits<int64_t>::min(),
                                       std::numeric_limits<int64_t>::max(),
-                                      -1,
+                                      -2,
                                       0,
                                       9007199254740993};  // not a double
   for (const int64_t seed : seeds) {
@@ -303,6 +303,7 @@ TEST_F(Validator, SeedsKeepAll64Bits) {
     EXPECT_EQ(request->requests[0].sampling.seed, static_cast<uint64_t>(seed));
   }
   EXPECT_EQ(completion(R"("seed":null)")->seed, 7U);
+  EXPECT_EQ(completion(R"("seed":-1)")->seed, 7U) << "as vLLM and llama.cpp have it";
 }
 
 TEST_F(Validator, DefaultsAreTheModelsRoomForChatAndSixteenForCompletions) {
