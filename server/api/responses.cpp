@@ -202,7 +202,10 @@ Expected<DecodedRequest> decode(const FrontEnd& front_end,
   name_grammars(*request, responses_names());
   ResponseRecord record;
   const bool is_stored = wants_store && front_end.responses->is_on();
-  record.settings = response_settings(body, is_stored);
+  const bool is_bounded =
+      find_field(body, "max_output_tokens") != nullptr || context.model.max_output_tokens > 0;
+  record.settings =
+      response_settings(body, is_stored, request->requests.front().sampling, is_bounded);
   record.tools = std::move(read.tools);
   if (is_stored) {
     Json messages = chat["messages"];

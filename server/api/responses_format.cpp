@@ -54,21 +54,20 @@ bool is_custom(const ResponseTool* tool) {
 
 }  // namespace
 
-std::string response_settings(const Json& body, bool is_stored) {
+std::string response_settings(const Json& body,
+                              bool is_stored,
+                              const SamplingParams& sampling,
+                              bool is_bounded) {
   const Json defaults = {{"instructions", nullptr},
-                         {"max_output_tokens", nullptr},
                          {"max_tool_calls", nullptr},
                          {"metadata", Json::object()},
                          {"parallel_tool_calls", true},
                          {"previous_response_id", nullptr},
                          {"reasoning", {{"effort", nullptr}, {"summary", nullptr}}},
-                         {"service_tier", "default"},
-                         {"temperature", 1.0},
                          {"text", {{"format", {{"type", "text"}}}}},
                          {"tool_choice", "auto"},
                          {"tools", Json::array()},
                          {"top_logprobs", 0},
-                         {"top_p", 1.0},
                          {"truncation", "disabled"},
                          {"user", nullptr}};
   std::string members = is_stored ? ",\"store\":true" : ",\"store\":false";
@@ -77,6 +76,13 @@ std::string response_settings(const Json& body, bool is_stored) {
     const Json* given = find_field(body, name);
     members += ",\"" + name + "\":" + dumped(given != nullptr ? *given : value);
   }
+  // There is one tier, whatever the client asks for.
+  members += ",\"service_tier\":\"default\",\"max_output_tokens\":";
+  members += is_bounded ? std::to_string(sampling.max_tokens) : "null";
+  members += ",\"temperature\":";
+  append_json_float(members, sampling.temperature);
+  members += ",\"top_p\":";
+  append_json_float(members, sampling.top_p);
   return members;
 }
 

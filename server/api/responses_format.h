@@ -34,8 +34,12 @@ struct ResponseRecord {
   ResponseStore* store = nullptr;  // null: the answer is not kept
 };
 
-// Returns ResponseRecord::settings. `body`: see chat_of_responses().
-std::string response_settings(const nlohmann::ordered_json& body, bool is_stored);
+// Returns ResponseRecord::settings. `body`: see chat_of_responses(); `sampling`: how its tokens are
+// chosen; `is_bounded`: the client or the server bounds the answer within the context.
+std::string response_settings(const nlohmann::ordered_json& body,
+                              bool is_stored,
+                              const SamplingParams& sampling,
+                              bool is_bounded);
 
 class ResponsesFormat final : public AnswerFormat {
  public:

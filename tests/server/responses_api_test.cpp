@@ -94,6 +94,24 @@ TEST_F(ResponsesApi, ACustomToolGetsItsInputAsText) {
       << "what is no input is handed on";
 }
 
+// What the answer was sampled with, and not what the API's documentation has as defaults.
+TEST_F(ResponsesApi, SettingsAreThoseOfTheServerWhereTheRequestHasNone) {
+  engine_.editable_model().sampling.temperature = 0.3F;
+  engine_.editable_model().sampling.top_p = 0.8F;
+  const Json usual = ok(R"("service_tier":"flex")");
+  EXPECT_FLOAT_EQ(usual["temperature"].get<float>(), 0.3F);
+  EXPECT_FLOAT_EQ(usual["top_p"].get<float>(), 0.8F);
+  EXPECT_TRUE(usual["max_output_tokens"].is_null()) << usual;
+  EXPECT_EQ(usual["service_tier"], "default") << "there is no other";
+  const Json asked = ok(R"("temperature":0.5,"top_p":0.25,"max_output_tokens":7)");
+  EXPECT_EQ(asked["temperature"], 0.5);
+  EXPECT_EQ(asked["top_p"], 0.25);
+  EXPECT_EQ(asked["max_output_tokens"], 7);
+  engine_.editable_model().max_output_tokens = 5;
+  EXPECT_EQ(ok(R"("max_output_tokens":7)")["max_output_tokens"], 5);
+  EXPECT_EQ(ok(R"("top_p":1)")["max_output_tokens"], 5);
+}
+
 TEST_F(ResponsesApi, ACustomCallHasEventsOfItsOwn) {
   call("patch", R"({"input": "*** Begin"})");
   const HttpReply reply = ask(std::string(kTools) + R"(,"stream":true)");
