@@ -3,12 +3,15 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
+#include <string_view>
 #include <utility>
 
 #include "server/front/ignored_arguments.h"
 #include "server/json/json_fields.h"
 #include "server/json/json_reader.h"
 #include "server/prompt/tool_list.h"
+#include "server/tools/json_text.h"
 
 namespace sluice {
 namespace {
@@ -136,6 +139,22 @@ Expected<void> Reader::add(ResponseTool tool, Json function, const std::string& 
   return {};
 }
 
+// The input as far as arguments that were cut have it; nullopt: they are no custom tool's.
+std::optional<std::string> cut_input(std::string_view arguments) {
+  for (const std::string_view piece : {"{", "\"input\"", ":", "\""}) {
+    arguments.remove_prefix(std::min(arguments.find_first_not_of(" \t\r\n"), arguments.size()));
+    if (piece.starts_with(arguments)) return std::string();
+    if (!arguments.starts_with(piece)) return std::nullopt;
+    arguments.remove_prefix(piece.size());
+  }
+  std::string input;
+  JsonString string;
+  for (const char c : arguments) {
+    if (string.feed(c, input)) break;
+  }
+  return input;
+}
+
 // The chat's form of a choice of one tool.
 Expected<Json> chosen_function(const Json& choice) {
   const std::string type = string_member(choice, "type");
@@ -164,7 +183,8 @@ std::string custom_arguments(std::string_view input) {
 
 std::string custom_input(const std::string& arguments) {
   const auto parsed = parse_written_json(arguments, kMaxArgumentDepth);
-  if (!parsed || !parsed->is_object()) return arguments;
+  if (!parsed) return cut_input(arguments).value_or(arguments);
+  if (!parsed->is_object()) return arguments;
   const Json* input = find_field(*parsed, kInput);
   return input != nullptr && input->is_string() ? input->get<std::string>() : arguments;
 }

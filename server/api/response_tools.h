@@ -31,8 +31,8 @@ std::string chat_function_name(std::string_view space, std::string_view name);
 // Returns the arguments by which a chat calls a custom tool with this input, as JSON text.
 std::string custom_arguments(std::string_view input);
 
-// Returns the input of a call of a custom tool. Arguments that are not an object with a string
-// `input` are the input themselves.
+// Returns the input of a call of a custom tool: the `input` of the arguments, also if they were cut
+// in the middle. Those that cannot become an object with a string `input` are the input themselves.
 std::string custom_input(const std::string& arguments);
 
 // Null: no tool is called so.

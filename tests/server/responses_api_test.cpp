@@ -94,6 +94,32 @@ TEST_F(ResponsesApi, ACustomToolGetsItsInputAsText) {
       << "what is no input is handed on";
 }
 
+// The answer is cut, byte by byte, anywhere in the arguments: what the client sees is the input's
+// beginning, and never the object around it.
+TEST_F(ResponsesApi, ACustomCallThatIsCutHasThePartOfItsInput) {
+  const std::string input = "*** Begin\n+\"\u00e4\"";
+  call("patch", R"({"input": "*** Begin\n+\"\u00e4\""})");
+  const std::string head = "<tool_call>\n{\"name\": \"patch\", \"arguments\": ";
+  size_t num_partial = 0;
+  for (size_t length = head.size(); length < head.size() + 36; ++length) {
+    const Json answer = ok(std::string(kTools) + R"(,"max_output_tokens":)" + std::to_string(length));
+    ASSERT_EQ(answer["status"], "incomplete");
+    if (answer["output"].empty() || answer["output"][0]["type"] != "custom_tool_call") continue;
+    const std::string part = answer["output"][0]["input"];
+    EXPECT_TRUE(input.starts_with(part)) << length << ": " << part;
+    if (!part.empty() && part != input) ++num_partial;
+  }
+  EXPECT_GT(num_partial, 9U);
+  const HttpReply reply = ask(std::string(kTools) + R"(,"stream":true,"max_output_tokens":)" +
+                              std::to_string(head.size() + 18));
+  Json done;
+  for (const std::string& text : data_of_events(reply.body)) {
+    const Json event = Json::parse(text);
+    if (event["type"] == "response.custom_tool_call_input.done") done = event;
+  }
+  EXPECT_EQ(done["input"], "*** Beg") << reply.body;
+}
+
 // What the answer was sampled with, and not what the API's documentation has as defaults.
 TEST_F(ResponsesApi, SettingsAreThoseOfTheServerWhereTheRequestHasNone) {
   engine_.editable_model().sampling.temperature = 0.3F;
