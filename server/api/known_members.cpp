@@ -31,6 +31,7 @@ constexpr std::array kChatMembers = {
     KnownMembers{"prediction", "type,content,"},
     KnownMembers{"prediction.content", "type,text,prompt_cache_breakpoint,"},
     KnownMembers{"response_format", "type,json_schema,schema,"},
+    KnownMembers{"response_format:structural_tag", "type,format,structures,triggers,"},
     KnownMembers{"response_format.json_schema", "name,description,schema,strict,"},
     KnownMembers{"structured_outputs",
                  "json,json_object,regex,choice,grammar,structural_tag,disable_any_whitespace,"
@@ -93,6 +94,7 @@ constexpr std::array kResponsesMembers = {
     KnownMembers{"reasoning", "effort,summary,generate_summary,context,mode,"},
     KnownMembers{"text", "format,verbosity,"},
     KnownMembers{"text.format", "type,name,schema,description,strict,"},
+    KnownMembers{"text.format:structural_tag", "type,format,structures,triggers,"},
     KnownMembers{"tool_choice", "type,name,namespace,mode,tools,server_label,"},
     KnownMembers{"tools:function", kFunctionTool},
     KnownMembers{"tools:custom", kCustomTool},

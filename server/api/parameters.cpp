@@ -129,7 +129,7 @@ constexpr std::string_view kReasoning =
     R"("summary":{"type":["string","null"]}})";
 constexpr std::string_view kTextSettings =
     R"("type":"object","properties":{"format":{"type":["object","null"],"required":["type"],)"
-    R"("properties":{"type":{"enum":["text","json_object","json_schema"]}}}})";
+    R"("properties":{"type":{"enum":["text","json_object","json_schema","structural_tag"]}}}})";
 constexpr std::string_view kPrompt =
     R"("anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":{"type":"string"}},)"
     R"({"type":"array","minItems":1,"items":{"type":"integer","minimum":0}},{"type":"array",)"
@@ -152,14 +152,15 @@ constexpr std::string_view kResponseFormat =
     R"("json_object"]}}},{"required":["json_schema"],"properties":{"type":{"const":"json_schema"},)"
     R"("json_schema":{"type":"object","required":["name","schema"],"properties":{"name":{"type":)"
     R"("string","minLength":1,"maxLength":64},"schema":{"type":["object","boolean"]},"strict":)"
-    R"({"type":["boolean","null"]}}}}}])";
+    R"({"type":["boolean","null"]}}}}},{"required":["format"],"properties":{"type":{"const":)"
+    R"("structural_tag"},"format":{"type":"object"}}}])";
 constexpr std::string_view kStructuredOutputs =
     R"("type":"object","oneOf":[{"required":["json"]},{"required":["json_object"]},{"required":)"
     R"(["regex"]},{"required":["choice"]},{"required":["grammar"]},{"required":["structural_tag"]}],)"
     R"("properties":{"json":{"type":["object","string","boolean"]},"json_object":{"const":true},)"
     R"("regex":{"type":"string","minLength":1},"choice":{"type":"array","minItems":1,"items":)"
     R"({"type":"string","minLength":1}},"grammar":{"type":"string","minLength":1},"structural_tag":)"
-    R"({"type":"string","minLength":1},"disable_any_whitespace":{"type":"boolean"},)"
+    R"({"type":["string","object"],"minLength":1},"disable_any_whitespace":{"type":"boolean"},)"
     R"("disable_additional_properties":{"type":"boolean"}})";
 constexpr std::string_view kStreamOptions =
     R"("type":"object","properties":{"include_usage":{"type":"boolean"},)"

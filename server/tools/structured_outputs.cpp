@@ -80,6 +80,47 @@ Expected<GrammarSpec> read_json_schema(const Json& format) {
   return spec;
 }
 
+// The newer form of a tag that has `structures` and `triggers`: texts that end at a trigger, from
+// which on a structure is followed, and which goes on behind it.
+Expected<Json> triggered_tags(const Json& tag, const std::string& what, std::string_view param) {
+  const Json* structures = find_field(tag, "structures");
+  const Json* triggers = find_field(tag, "triggers");
+  if (structures == nullptr || !structures->is_array() || triggers == nullptr) {
+    return invalid(what + " must have `format`, or `structures`, an array, and `triggers`.", param);
+  }
+  Json tags = Json::array();
+  for (const Json& structure : *structures) {
+    if (!structure.is_object()) {
+      return invalid(what + ".structures must be objects, got " + show_value(structure) + ".",
+                     param);
+    }
+    const Json* schema = find_field(structure, "schema");
+    tags.push_back({{"begin", string_member(structure, "begin")},
+                    {"content",
+                     {{"type", "json_schema"},
+                      {"json_schema", schema != nullptr ? *schema : Json::object()}}},
+                    {"end", string_member(structure, "end")}});
+  }
+  return Json({{"type", "triggered_tags"}, {"triggers", *triggers}, {"tags", std::move(tags)}});
+}
+
+Expected<GrammarSpec> read_structural_tag(const Json& tag,
+                                          const std::string& what,
+                                          std::string_view param) {
+  const Json* format = find_field(tag, "format");
+  Json triggered;
+  if (format == nullptr) {
+    SLUICE_TRY(triggered, triggered_tags(tag, what, param));
+    format = &triggered;
+  }
+  GrammarSpec spec;
+  spec.kind = GrammarKind::kStructuralTag;
+  spec.text = Json({{"type", "structural_tag"}, {"format", *format}})
+                  .dump(-1, ' ', false, Json::error_handler_t::replace);
+  SLUICE_TRY_VOID(check_size(spec.text.size(), kMaxSchemaBytes, what, param));
+  return spec;
+}
+
 Expected<GrammarSpec> read_format(const Json& format) {
   if (!format.is_object()) {
     return invalid("response_format must be an object, got " + show_value(format) + ".", kFormat);
@@ -102,9 +143,11 @@ Expected<GrammarSpec> read_format(const Json& format) {
     return spec;
   }
   if (*type == "json_schema") return read_json_schema(format);
-  return invalid("response_format.type must be one of text, json_object, json_schema, got " +
-                     show_value(*type) + ".",
-                 kFormat);
+  if (*type == "structural_tag") return read_structural_tag(format, "response_format", kFormat);
+  return invalid(
+      "response_format.type must be one of text, json_object, json_schema, structural_tag, got " +
+          show_value(*type) + ".",
+      kFormat);
 }
 
 // One of the texts as a terminal of EBNF.
@@ -205,7 +248,11 @@ Expected<GrammarSpec> read_constraint(std::string_view name, const Json& value) 
   }
   if (name == "choice") return read_choice(value);
   if (name == "structural_tag") {
-    return read_text(value, GrammarKind::kStructuralTag, what, kMaxSchemaBytes);
+    if (value.is_object()) return read_structural_tag(value, what, kOutputs);
+    SLUICE_TRY(spec, read_text(value, GrammarKind::kStructuralTag, what, kMaxSchemaBytes));
+    const Expected<Json> tag = parse_json(spec.text, kMaxSchemaDepth);
+    const bool is_older = tag && tag->is_object() && tag->contains("structures");
+    return is_older ? read_structural_tag(*tag, what, kOutputs) : std::move(spec);
   }
   SLUICE_TRY(spec, read_text(value, GrammarKind::kLark, what, kMaxGrammarBytes));
   // Lark's rules have a colon; "::=" is EBNF alone.

@@ -6,6 +6,7 @@
 
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 
 namespace sluice {
 namespace {
@@ -28,6 +29,42 @@ TEST(StructuredOutputs, AnObjectsSchemaBinds) {
             GrammarKind::kAnyObject);
   EXPECT_FALSE(read_structured_outputs(
       Json::parse(R"({"response_format":{"type":"json_object","schema":3}})")));
+}
+
+// vLLM takes a tag as response_format or as the text of a constraint, of the newer form or of an
+// older one, which the grammar library no longer reads.
+TEST(StructuredOutputs, StructuralTagsAreReadInEachForm) {
+  const Json tag = {{"type", "structural_tag"},
+                    {"format", {{"type", "const_string"}, {"value", "ab"}}}};
+  const Json older = {
+      {"type", "structural_tag"},
+      {"structures",
+       {{{"begin", "<f>"}, {"schema", {{"type", "object"}}}, {"end", "</f>"}}}},
+      {"triggers", {"<f"}}};
+  const Json newer = {
+      {"type", "structural_tag"},
+      {"format",
+       {{"type", "triggered_tags"},
+        {"triggers", {"<f"}},
+        {"tags",
+         {{{"begin", "<f>"},
+           {"content", {{"type", "json_schema"}, {"json_schema", {{"type", "object"}}}}},
+           {"end", "</f>"}}}}}}};
+  for (const auto& [given, meant] : {std::pair(tag, tag), std::pair(older, newer)}) {
+    for (const Json& body : {Json({{"response_format", given}}),
+                             Json({{"structured_outputs", {{"structural_tag", given}}}}),
+                             Json({{"structured_outputs", {{"structural_tag", given.dump()}}}})}) {
+      const GrammarSpec spec = spec_of(body.dump());
+      EXPECT_EQ(spec.kind, GrammarKind::kStructuralTag) << body;
+      EXPECT_EQ(Json::parse(spec.text), meant) << body;
+    }
+  }
+  for (const char* wrong : {R"({"type":"structural_tag"})",
+                            R"({"type":"structural_tag","structures":[]})",
+                            R"({"type":"structural_tag","structures":[3],"triggers":["a"]})",
+                            R"({"type":"structural_tag","structures":{},"triggers":["a"]})"}) {
+    EXPECT_FALSE(read_structured_outputs(Json({{"response_format", Json::parse(wrong)}}))) << wrong;
+  }
 }
 
 // Python's re.escape("a b#c&d~e-f.g") and neighbours.
