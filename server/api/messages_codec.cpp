@@ -326,7 +326,8 @@ Expected<Json> chat_messages(const Json& body,
   return joined_turns(std::move(messages));
 }
 
-Expected<Json> chat_tools(const Json& tools) {
+// Tools that Anthropic's servers run, or whose schema only its models know, are left out.
+Expected<Json> chat_tools(const Json& tools, IgnoredArguments& ignored) {
   if (!tools.is_array()) return invalid("tools must be an array.", "tools");
   Json list = Json::array();
   for (size_t i = 0; i < tools.size(); ++i) {
@@ -334,8 +335,8 @@ Expected<Json> chat_tools(const Json& tools) {
     if (!tools[i].is_object()) return invalid(place + " must be an object.", "tools");
     const std::string type = type_of(tools[i]);
     if (!type.empty() && type != "custom") {
-      return unsupported(place + " has type '" + show_text(type) + "'; only 'custom' is supported.",
-                         "tools");
+      SLUICE_TRY_VOID(ignored.add("tools." + type));
+      continue;
     }
     Json function = Json::object();
     for (const auto& [theirs, ours] : {std::pair{"name", "name"},
@@ -486,7 +487,8 @@ Expected<Json> chat_of_messages(const Json& body,
   }
   const Json* tools = find_field(body, "tools");
   if (tools != nullptr && !tools->empty()) {
-    SLUICE_TRY(chat["tools"], chat_tools(*tools));
+    SLUICE_TRY(Json functions, chat_tools(*tools, ignored));
+    if (!functions.empty()) chat["tools"] = std::move(functions);
   }
   if (const Json* choice = find_field(body, "tool_choice")) {
     SLUICE_TRY_VOID(add_choice(*choice, chat));

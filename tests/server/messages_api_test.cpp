@@ -169,6 +169,27 @@ TEST_F(MessagesApi, NamesOfToolsAreLong) {
   EXPECT_EQ(tool(129), 400);
 }
 
+TEST_F(MessagesApi, ToolsOfAnthropicsServersAreLeftOutAndNamed) {
+  const std::string hosted =
+      R"({"type":"web_search_20250305","name":"web_search","max_uses":3},)"
+      R"({"type":"tool_search_tool_bm25_20251119","name":"tool_search_tool_bm25"})";
+  const std::string own = R"({"name":"find","input_schema":{"type":"object"}})";
+  for (const std::string& tools : {hosted + "," + own, own + "," + hosted}) {
+    const HttpReply reply = ask(kUser, R"(,"tools":[)" + tools + "]");
+    ASSERT_EQ(reply.status, 200) << reply.body;
+    EXPECT_EQ(reply.header("x-sluice-ignored-arguments"),
+              "tools.web_search_20250305, tools.tool_search_tool_bm25_20251119");
+    EXPECT_TRUE(holds(engine_.last_prompt(), "find")) << engine_.last_prompt();
+    EXPECT_FALSE(holds(engine_.last_prompt(), "web_search")) << engine_.last_prompt();
+  }
+  EXPECT_EQ(ask(kUser, R"(,"tools":[)" + hosted + R"(],"tool_choice":{"type":"auto"})").status, 200);
+  for (const char* choice : {R"({"type":"any"})", R"({"type":"tool","name":"web_search"})"}) {
+    const HttpReply reply = ask(kUser, R"(,"tools":[)" + hosted + R"(],"tool_choice":)" + choice);
+    EXPECT_EQ(reply.status, 400) << choice;
+    EXPECT_TRUE(holds(reply.body, "tool_choice")) << reply.body;
+  }
+}
+
 TEST_F(MessagesApi, AnOutputLimitBeyondTheContextIsServed) {
   engine_.say(std::string(2 * kContext, 'x'));
   const std::string head = R"({"max_tokens":64000,"messages":[)" + std::string(kUser) + "]";

@@ -118,7 +118,8 @@ ERRORS = {
     "message, unknown model": (404, *message("text", model="nobody")),
     "chat, no schema": (400, *chat("json", response_format={"type": "json_schema"})),
     "response, hosted tool": (400, *response("text", tool_choice={"type": "mcp"})),
-    "message, hosted block": (400, *message("text", tools=[{"type": "bash_20250124"}])),
+    "message, hosted tool": (400, *message("text", tools=[{"type": "web_search_20250305"}],
+                                           tool_choice={"type": "any"})),
     "response, background": (400, *response("text", background=True)),
 }
 
