@@ -2,7 +2,7 @@
 // Endpoints that answer at once: models, health, version, load, metrics, and what routers of
 // prefill and decode workers ask for before the first request.
 #include <algorithm>
-#include <charconv>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -14,6 +14,7 @@
 #include "server/front/program_metrics.h"
 #include "server/http/accept.h"
 #include "server/http/api_errors.h"
+#include "server/http/query.h"
 #include "server/json/json_fields.h"
 #include "server/json/json_writer.h"
 
@@ -63,37 +64,52 @@ void write_model(JsonWriter& json,
   json.close_object().close_object();
 }
 
-// Decodes "org%2Fname" to "org/name": clients that put a name into a path encode it.
-std::string percent_decoded(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    unsigned char byte = 0;
-    const char* const digits = text.data() + i + 1;
-    if (text[i] == '%' && i + 2 < text.size() &&
-        std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
-      out += static_cast<char>(byte);
-      i += 2;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
 void write_anthropic_model(JsonWriter& json, const FrontEnd& front_end, const std::string& name) {
   json.open_object().key("type").string("model").key("id").string(name);
   json.key("display_name").string(name).key("created_at").string(utc_text(front_end.created));
   json.close_object();
 }
 
-// One page holds all models.
-void write_anthropic_models(JsonWriter& json, FrontEnd& front_end) {
+// Some of the models that a client lists page by page.
+struct ModelPage {
+  std::span<const NamedModel> models;
+  bool has_more;  // in the direction of the pages
+};
+
+// The models behind `after_id`, or those before `before_id`; without a limit all that the API
+// allows in one page.
+Expected<ModelPage> page_of(std::span<const NamedModel> models, std::string_view query) {
+  constexpr int kMost = 1000;
+  SLUICE_TRY(const int limit, page_limit(query, kMost, kMost));
+  const std::string after = query_value(query, "after_id");
+  const std::string before = query_value(query, "before_id");
+  if (!after.empty() && !before.empty()) {
+    return invalid("after_id and before_id cannot be used together.", "after_id");
+  }
+  if (!after.empty() || !before.empty()) {
+    const auto found =
+        std::ranges::find(models, after.empty() ? before : after, &NamedModel::name);
+    const std::string param = after.empty() ? "before_id" : "after_id";
+    if (found == models.end()) return invalid(param + " names no model.", param);
+    const auto at = static_cast<size_t>(found - models.begin());
+    models = after.empty() ? models.first(at) : models.subspan(at + 1);
+  }
+  const size_t count = std::min(models.size(), static_cast<size_t>(limit));
+  const bool has_more = count < models.size();
+  return ModelPage{before.empty() ? models.first(count) : models.last(count), has_more};
+}
+
+void write_anthropic_models(JsonWriter& json, const FrontEnd& front_end, const ModelPage& page) {
   json.open_object().key("data").open_array();
-  const auto models = front_end.named_models();
-  for (const NamedModel& model : models) write_anthropic_model(json, front_end, model.name);
-  json.close_array().key("has_more").boolean(false);
-  json.key("first_id").string(models.front().name);
-  json.key("last_id").string(models.back().name).close_object();
+  for (const NamedModel& model : page.models) write_anthropic_model(json, front_end, model.name);
+  json.close_array().key("has_more").boolean(page.has_more);
+  if (page.models.empty()) {
+    json.key("first_id").null().key("last_id").null();
+  } else {
+    json.key("first_id").string(page.models.front().name);
+    json.key("last_id").string(page.models.back().name);
+  }
+  json.close_object();
 }
 
 }  // namespace
@@ -102,7 +118,10 @@ void handle_models(FrontEnd& front_end, Exchange exchange) {
   HttpResponse response;
   JsonWriter json(response.body);
   if (exchange.request.is_anthropic) {
-    write_anthropic_models(json, front_end);
+    const std::vector<NamedModel> models = front_end.named_models();
+    const auto page = page_of(models, exchange.request.query);
+    if (!page) return front_end.fail(exchange, page.error());
+    write_anthropic_models(json, front_end, *page);
     return front_end.respond(exchange, std::move(response));
   }
   json.open_object().key("object").string("list").key("data").open_array();

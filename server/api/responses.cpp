@@ -3,7 +3,6 @@
 // count of a request's tokens. Called on the I/O thread of the connection.
 #include <algorithm>
 #include <array>
-#include <charconv>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -17,6 +16,7 @@
 #include "server/api/responses_codec.h"
 #include "server/api/responses_format.h"
 #include "server/api/start_generation.h"
+#include "server/http/query.h"
 #include "server/http/random_id.h"
 #include "server/json/json_fields.h"
 #include "server/json/json_reader.h"
@@ -227,17 +227,6 @@ std::string id_in_path(const Exchange& exchange) {
   return rest.substr(0, rest.find('/'));
 }
 
-// Returns a parameter of the query; empty: it is not there.
-std::string query_value(const std::string& query, const std::string& name) {
-  for (size_t at = 0; at < query.size();) {
-    const size_t end = std::min(query.find('&', at), query.size());
-    const std::string item = query.substr(at, end - at);
-    if (item.starts_with(name + "=")) return item.substr(name.size() + 1);
-    at = end + 1;
-  }
-  return {};
-}
-
 // A page of items: those that follow `after`, at most `limit`, the newest first unless `order` is
 // asc.
 Expected<std::string> items_page(const StoredResponse& stored, const std::string& query) {
@@ -245,13 +234,7 @@ Expected<std::string> items_page(const StoredResponse& stored, const std::string
   if (!order.empty() && order != "asc" && order != "desc") {
     return invalid("order must be asc or desc.", "order");
   }
-  int limit = 20;
-  if (const std::string given = query_value(query, "limit"); !given.empty()) {
-    const auto read = std::from_chars(given.data(), given.data() + given.size(), limit);
-    if (read.ptr != given.data() + given.size() || limit < 1 || limit > 100) {
-      return invalid("limit must be 1 to 100.", "limit");
-    }
-  }
+  SLUICE_TRY(const int limit, page_limit(query, 20, 100));
   const std::vector<StoredItem>& items = stored.input;
   const auto nth = [&](size_t i) -> const StoredItem& {
     return items[order == "asc" ? i : items.size() - 1 - i];

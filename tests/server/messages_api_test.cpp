@@ -324,5 +324,36 @@ TEST_F(MessagesApi, ModelsAreListedInTheFormOfTheClient) {
   EXPECT_EQ(list["first_id"], model["id"]);
 }
 
+TEST_F(MessagesApi, ModelsAreListedInPages) {
+  config_.served_model_name = {"a", "org/b", "c"};
+  server_ = std::make_unique<RunningServer>(engine_, config_);
+  const auto page = [this](const std::string& query) {
+    HttpClient client(server_->port());
+    client.request("GET", "/v1/models?" + query, "", "anthropic-version: 2023-06-01\r\n");
+    const Json list = Json::parse(client.read_reply().body);
+    if (list.contains("error")) return list["error"]["type"].get<std::string>();
+    std::string names;
+    for (const Json& model : list["data"]) names += model["id"].get<std::string>() + " ";
+    if (!list["data"].empty()) {
+      EXPECT_EQ(list["first_id"], list["data"].front()["id"]);
+      EXPECT_EQ(list["last_id"], list["data"].back()["id"]);
+    } else {
+      EXPECT_TRUE(list["first_id"].is_null() && list["last_id"].is_null()) << list;
+    }
+    return names + (list["has_more"].get<bool>() ? "more" : "end");
+  };
+  EXPECT_EQ(page(""), "a org/b c end");
+  EXPECT_EQ(page("limit=1"), "a more");
+  EXPECT_EQ(page("limit=1&after_id=a"), "org/b more");
+  EXPECT_EQ(page("limit=20&after_id=org%2Fb"), "c end");
+  EXPECT_EQ(page("after_id=c"), "end");
+  EXPECT_EQ(page("before_id=c&limit=1"), "org/b more");
+  EXPECT_EQ(page("limit=2&before_id=c"), "a org/b end");
+  for (const char* wrong :
+       {"limit=0", "limit=1001", "limit=x", "after_id=d", "after_id=a&before_id=c"}) {
+    EXPECT_EQ(page(wrong), "invalid_request_error") << wrong;
+  }
+}
+
 }  // namespace
 }  // namespace sluice
