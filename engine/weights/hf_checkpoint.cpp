@@ -142,7 +142,7 @@ CheckpointTensor make_entry(const QuantizedLayer& layer, const std::string& our_
   if (matrix.is_transposed()) shape = {static_cast<uint64_t>(matrix.n()), 0};
   shape.back() = static_cast<uint64_t>(matrix.k());
   CheckpointTensor entry =
-      make_entry(layer.name + ".weight", our_name, layer.file, shape, matrix.format(), matrix.codes().bytes);
+      make_entry(layer.name, our_name, layer.file, shape, matrix.format(), matrix.codes().bytes);
   entry.coded = layer.matrix;
   return entry;
 }
@@ -219,7 +219,9 @@ class HfCheckpoint final : public Checkpoint {
         part_(part),
         tied_embeddings_(config.tied_embeddings),
         quantization_(std::move(config.quantization)),
-        quantized_(quantization_) {
+        quantized_(quantization_,
+                   config.spec != nullptr &&
+                       config.spec->experts == ExpertTensors::kStackedAlone) {
     file_spec_ = config.spec;
     if (file_spec_ != nullptr) experts_ = file_spec_->experts;
     metadata_ = std::move(config.metadata);
@@ -498,7 +500,7 @@ Expected<bool> HfCheckpoint::take_head_ids(const SafetensorsTensor& tensor,
 Expected<void> HfCheckpoint::finish() {
   SLUICE_TRY(const std::vector<QuantizedLayer> layers, quantized_.join());
   for (const QuantizedLayer& layer : layers) {
-    SLUICE_TRY_VOID(add_part(make_entry(layer, name_in_part(layer.name + ".weight"))));
+    SLUICE_TRY_VOID(add_part(make_entry(layer, name_in_part(layer.name))));
   }
   for (const auto& [layer, parts] : fused_) {
     SLUICE_TRY(const uint64_t count, metadata_.get_uint_or("expert_count", 0));

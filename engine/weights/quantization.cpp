@@ -38,7 +38,11 @@ constexpr LayerScheme kSchemes[] = {
                .zeros = "weight_zero_point",
                .input_scale = "input_scale"}},
     {.weights = {.name = "FP8", .code = CodeKind::kE4M3, .inputs = SchemeInputs::kE4M3Token},
-     .names = {.codes = "weight", .scales = "weight_scale", .input_scale = "input_scale"}},
+     .names = {.codes = "weight",
+               .scales = "weight_scale",
+               .other_scales = "weight_scale_inv",  // transformers', which multiply as well
+               .input_scale = "input_scale",
+               .other_input_scale = "activation_scale"}},
     {.weights = {.name = "FP8 in blocks",
                  .code = CodeKind::kE4M3,
                  .place = ScalePlace::kBlock,

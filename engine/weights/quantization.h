@@ -18,15 +18,18 @@
 
 namespace sluice {
 
-// Suffixes of the names of a quantized layer's tensors; empty: it has no such tensor.
+// Suffixes of the names of a quantized layer's tensors; empty: it has no such tensor. The names of
+// other writers stand where the usual ones do not.
 struct SchemeNames {
   std::string_view codes;
   std::string_view scales;
+  std::string_view other_scales = {};
   std::string_view second = {};
   std::string_view zeros = {};
   std::string_view group_index = {};
   std::string_view shape = {};
   std::string_view input_scale = {};
+  std::string_view other_input_scale = {};
   std::string_view input_second = {};
 
   bool operator==(const SchemeNames&) const = default;

@@ -76,6 +76,13 @@ inline std::vector<Scheme> schemes() {
         {"weight_scale", "F32", "[1]", floats(1, 0.01F)},
         {"input_scale", "F32", "[]", floats(1, 0.5F)}},
        WeightFormat::kE4M3Channel},
+      {"fp8 of transformers",
+       R"({"quant_method":"fp8","activation_scheme":"static","weight_block_size":null,)"
+       R"("dequantize":false,"modules_to_not_convert":["lm_head","model.vision_tower"]})",
+       {{"weight", "F8_E4M3", "[32,64]", codes},
+        {"weight_scale_inv", "BF16", "[]", halves(1, kBf16Hundredth)},
+        {"activation_scale", "BF16", "[]", halves(1, 0x3F00)}},
+       WeightFormat::kE4M3Channel},
       {"fp8 blocks",
        R"({"quant_method":"fp8","fmt":"e4m3","activation_scheme":"dynamic",)"
        R"("weight_block_size":[128,128]})",
