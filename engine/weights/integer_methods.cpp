@@ -106,7 +106,7 @@ Expected<void> read_awq_fields(JsonFields& fields, Quantization& quantization) {
   SLUICE_TRY_VOID(fields.flag("sym", false));
   SLUICE_TRY(const std::vector<std::string> kept, fields.names("modules_to_not_convert"));
   const std::string place = fields.place();
-  SLUICE_TRY_VOID(quantization.ignore(with_parts(kept), place + ".modules_to_not_convert"));
+  SLUICE_TRY_VOID(quantization.ignore_parts(kept, place + ".modules_to_not_convert"));
   for (const char* key : {"dynamic", "extra_config"}) {
     SLUICE_TRY_VOID(take_exceptions(fields, key, scheme, quantization));
   }

@@ -46,7 +46,7 @@ Expected<void> read_fp8(const Json& config, const std::string& place, Quantizati
   }
   for (const char* key : {"modules_to_not_convert", "ignored_layers"}) {
     SLUICE_TRY(const std::vector<std::string> kept, fields.names(key));
-    SLUICE_TRY_VOID(quantization.ignore(with_parts(kept), place + "." + key));
+    SLUICE_TRY_VOID(quantization.ignore_parts(kept, place + "." + key));
   }
   SLUICE_TRY_VOID(take_neutral_fields(fields));
   SLUICE_TRY_VOID(fields.no_more());
@@ -70,18 +70,6 @@ constexpr QuantMethod kMethods[] = {
 };
 
 }  // namespace
-
-std::vector<std::string> with_parts(const std::vector<std::string>& names) {
-  std::vector<std::string> targets;
-  for (const std::string& name : names) {
-    targets.push_back(name);
-    if (name.find_first_of("*?[") != std::string::npos) continue;
-    targets.push_back(name + ".*");
-    targets.push_back("*." + name);
-    targets.push_back("*." + name + ".*");
-  }
-  return targets;
-}
 
 Expected<Quantization> read_quantization(const Json& config,
                                          const std::string& place,

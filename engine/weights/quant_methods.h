@@ -5,7 +5,6 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
-#include <vector>
 
 #include "engine/core/status.h"
 #include "engine/weights/quantization.h"
@@ -35,9 +34,5 @@ Expected<void> read_awq(const nlohmann::json& config,
 Expected<void> read_auto_round(const nlohmann::json& config,
                                const std::string& place,
                                Quantization& quantization);
-
-// Adds the matches of transformers for names of layers that stay floats: as prefixes and inner
-// parts, on boundaries between a name's parts.
-std::vector<std::string> with_parts(const std::vector<std::string>& names);
 
 }  // namespace sluice

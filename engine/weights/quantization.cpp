@@ -111,7 +111,8 @@ Expected<std::optional<Quantization::Pattern>> Quantization::pattern_of(const st
   constexpr std::string_view kRegex = "re:";
   if (!target.starts_with(kRegex)) {
     if (!has_wildcard(target)) return std::optional<Pattern>();
-    return std::optional<Pattern>({.text = target, .regex = std::nullopt});
+    const size_t literal = target.find_first_of("*?[\\");
+    return std::optional<Pattern>({.text = target, .literal = literal, .regex = std::nullopt});
   }
   Expected<Regex> regex = Regex::compile("\\A(?:" + target.substr(kRegex.size()) + ")");
   if (!regex) {
@@ -141,31 +142,39 @@ Expected<void> Quantization::add(const LayerScheme& scheme,
     }
     SLUICE_TRY(std::optional<Pattern> pattern, pattern_of(target, place));
     if (pattern) {
-      for (const Pattern& other : patterns_) {
-        if (other.text == target) SLUICE_TRY_VOID(check_other(target, other.scheme));
-      }
       pattern->scheme = index;
-      patterns_.push_back(std::move(*pattern));
+      const auto found = patterns_.emplace(target, std::move(*pattern)).first;
+      SLUICE_TRY_VOID(check_other(target, found->second.scheme));
     } else {
       const auto found = by_name_.emplace(target, index).first;
       SLUICE_TRY_VOID(check_other(target, found->second));
     }
   }
-  std::ranges::stable_sort(patterns_, {}, &Pattern::text);
   return {};
 }
 
-Expected<void> Quantization::ignore(const std::vector<std::string>& targets,
-                                    const std::string& place) {
+Expected<void> Quantization::ignore_all(const std::vector<std::string>& targets,
+                                        const std::string& place,
+                                        Names& names) {
   for (const std::string& target : targets) {
     SLUICE_TRY(std::optional<Pattern> pattern, pattern_of(target, place));
     if (pattern) {
       ignored_patterns_.push_back(std::move(*pattern));
     } else {
-      ignored_.insert(target);
+      names.insert(target);
     }
   }
   return {};
+}
+
+Expected<void> Quantization::ignore(const std::vector<std::string>& targets,
+                                    const std::string& place) {
+  return ignore_all(targets, place, ignored_);
+}
+
+Expected<void> Quantization::ignore_parts(const std::vector<std::string>& names,
+                                          const std::string& place) {
+  return ignore_all(names, place, ignored_parts_);
 }
 
 Expected<void> Quantization::except(const LayerScheme& scheme,
@@ -184,6 +193,7 @@ Expected<void> Quantization::except(const LayerScheme& scheme,
 }
 
 Expected<void> Quantization::check_exceptions(std::string_view layer) const {
+  if (exceptions_.empty()) return {};
   const std::vector<std::string> spellings = spellings_of(layer);
   const Pattern* first = nullptr;
   for (const Pattern& pattern : exceptions_) {
@@ -200,21 +210,42 @@ Expected<void> Quantization::check_exceptions(std::string_view layer) const {
   return {};
 }
 
-bool Quantization::matches(const Pattern& pattern, std::string_view layer) {
-  if (!pattern.regex) return fnmatch(pattern.text.c_str(), std::string(layer).c_str(), 0) == 0;
+bool Quantization::matches(const Pattern& pattern, const std::string& layer) {
+  if (!pattern.regex) {
+    return layer.compare(0, pattern.literal, pattern.text, 0, pattern.literal) == 0 &&
+           fnmatch(pattern.text.c_str(), layer.c_str(), 0) == 0;
+  }
   Regex::Scanner scanner;
   Regex::Range found;
   return pattern.regex->find(layer, 0, scanner, found);
+}
+
+// Looks every run of the name's parts up, as the names may be as many as the layers.
+bool Quantization::has_ignored_part(std::string_view layer) const {
+  constexpr ptrdiff_t kMostDots = 64;  // no layer's name has as many
+  if (ignored_parts_.empty() || std::ranges::count(layer, '.') > kMostDots) return false;
+  for (size_t begin = 0;; ++begin) {
+    for (size_t end = layer.find('.', begin);; end = layer.find('.', end + 1)) {
+      if (ignored_parts_.contains(layer.substr(begin, end - begin))) return true;
+      if (end == std::string_view::npos) break;
+    }
+    begin = layer.find('.', begin);
+    if (begin == std::string_view::npos) return false;
+  }
+}
+
+bool Quantization::is_ignored(const std::string& layer) const {
+  return ignored_.contains(layer) || has_ignored_part(layer) ||
+         std::ranges::any_of(ignored_patterns_, [&layer](const Pattern& pattern) {
+           return matches(pattern, layer);
+         });
 }
 
 const LayerScheme* Quantization::scheme_of(std::string_view layer) const {
   if (schemes_.empty()) return nullptr;
   const std::vector<std::string> spellings = spellings_of(layer);
   const auto any = [&](const auto& is_it) { return std::ranges::any_of(spellings, is_it); };
-  if (any([&](const std::string& name) { return ignored_.contains(name); })) return nullptr;
-  for (const Pattern& pattern : ignored_patterns_) {
-    if (any([&](const std::string& name) { return matches(pattern, name); })) return nullptr;
-  }
+  if (any([&](const std::string& name) { return is_ignored(name); })) return nullptr;
   for (const Pattern& pattern : exceptions_) {
     if (any([&](const std::string& name) { return matches(pattern, name); })) {
       return &schemes_[pattern.scheme];
@@ -224,7 +255,7 @@ const LayerScheme* Quantization::scheme_of(std::string_view layer) const {
     const auto found = by_name_.find(name);
     if (found != by_name_.end()) return &schemes_[found->second];
   }
-  for (const Pattern& pattern : patterns_) {
+  for (const auto& [text, pattern] : patterns_) {
     if (any([&](const std::string& name) { return matches(pattern, name); })) {
       return &schemes_[pattern.scheme];
     }

@@ -5,6 +5,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <map>
 #include <optional>
 #include <string>
 #include <string_view>
@@ -75,6 +77,9 @@ class Quantization {
                      const std::vector<std::string>& targets,
                      const std::string& place);
   Expected<void> ignore(const std::vector<std::string>& targets, const std::string& place);
+  // Takes names of layers that stay floats as transformers does: one without * or ? is that of any
+  // run of a layer's parts, "mlp" of "model.layers.0.mlp.up_proj".
+  Expected<void> ignore_parts(const std::vector<std::string>& names, const std::string& place);
   // For a target with * or ? or "re:", which decides before all targets of add().
   Expected<void> except(const LayerScheme& scheme,
                         const std::string& target,
@@ -86,6 +91,7 @@ class Quantization {
  private:
   struct Pattern {
     std::string text;
+    size_t literal = 0;          // characters in front of the first * or ?
     std::optional<Regex> regex;  // none: text has * or ?
     size_t scheme = 0;
     std::string place = {};  // of an exception: where it is written
@@ -93,13 +99,30 @@ class Quantization {
 
   static Expected<std::optional<Pattern>> pattern_of(const std::string& target,
                                                      const std::string& place);
-  static bool matches(const Pattern& pattern, std::string_view layer);
+  static bool matches(const Pattern& pattern, const std::string& layer);
+
+  struct NameHash {
+    using is_transparent = void;
+
+    size_t operator()(std::string_view name) const {
+      return std::hash<std::string_view>()(name);
+    }
+  };
+
+  using Names = std::unordered_set<std::string, NameHash, std::equal_to<>>;
+
+  Expected<void> ignore_all(const std::vector<std::string>& targets,
+                            const std::string& place,
+                            Names& names);
+  [[nodiscard]] bool has_ignored_part(std::string_view layer) const;
+  [[nodiscard]] bool is_ignored(const std::string& layer) const;
 
   std::vector<LayerScheme> schemes_;
   std::unordered_map<std::string, size_t> by_name_;
-  std::vector<Pattern> patterns_;  // sorted by text
+  std::map<std::string, Pattern> patterns_;  // by text, whose order decides
   std::optional<size_t> of_all_;
-  std::unordered_set<std::string> ignored_;
+  Names ignored_;
+  Names ignored_parts_;
   std::vector<Pattern> ignored_patterns_;
   std::vector<Pattern> exceptions_;
 };

@@ -9,6 +9,7 @@
 
 #include "engine/weights/quant_methods.h"
 #include "tests/engine/weights/corrupt_ledger.h"
+#include "tests/support/thread_time.h"
 
 namespace sluice {
 namespace {
@@ -210,6 +211,65 @@ TEST(Quantization, NamesThatAreLeftOutAreParts) {
   EXPECT_EQ(name_of(*found, "model.layers.0.mlp.gate_proj"), "FP8 in blocks");
   EXPECT_EQ(name_of(*found, "model.layers.3.mlp.up_proj"), "");
   EXPECT_EQ(name_of(*found, "model.layers.30.mlp.up_proj"), "FP8 in blocks");
+}
+
+// A name is that of whole parts, at the layer's beginning, inside it or at its end, in any spelling
+// of the layer; expressions beside it keep their meaning.
+TEST(Quantization, NamesAndExpressionsThatAreLeftOutStandTogether) {
+  const auto found = read(
+      R"({"quant_method":"fp8","activation_scheme":"dynamic","weight_block_size":[128,128],
+          "modules_to_not_convert":["self_attn","model.layers.1","up_proj","*.layers.2.*",
+                                    "model.layers.4*gate","","."]})");
+  ASSERT_TRUE(found.has_value()) << found.error().message;
+  const auto is_kept = [&](const std::string& layer) { return name_of(*found, layer).empty(); };
+  for (const char* layer : {"model.layers.0.self_attn.q_proj",
+                            "self_attn.q_proj",
+                            "model.layers.0.mlp.up_proj",
+                            "model.layers.1.mlp.down_proj",
+                            "model.language_model.layers.1.mlp.down_proj",
+                            "language_model.model.layers.1.mlp.down_proj",
+                            "model.layers.2.mlp.down_proj",
+                            "model.layers.4.mlp.gate"}) {
+    EXPECT_TRUE(is_kept(layer)) << layer;
+  }
+  for (const char* layer : {"model.layers.0.self_attn2.q_proj",
+                            "model.layers.11.mlp.down_proj",
+                            "other.layers.1.mlp.down_proj",
+                            "model.layers.0.mlp.up_proj2",
+                            "model.layers.5.mlp.gate"}) {
+    EXPECT_FALSE(is_kept(layer)) << layer;
+  }
+}
+
+// Files name every norm and router of every layer, and a layer with experts has hundreds of
+// matrices; likewise files that name every matrix with its scheme.
+TEST(Quantization, ManyNamesForManyLayersTakeNoTime) {
+  Json kept = Json::array();
+  Json layers = Json::object();
+  for (int i = 0; i < 1000; ++i) {
+    kept.push_back("model.layers." + std::to_string(i) + ".mlp.gate");
+    layers["model.layers." + std::to_string(i) + ".*_proj"] = {{"quant_algo", "FP8"}};
+  }
+  const Json fp8 = {{"quant_method", "fp8"},
+                    {"activation_scheme", "dynamic"},
+                    {"weight_block_size", {128, 128}},
+                    {"modules_to_not_convert", kept}};
+  const Json by_layer = {
+      {"quant_method", "modelopt"}, {"quant_algo", "MIXED_PRECISION"}, {"quantized_layers", layers}};
+  for (const Json& config : {fp8, by_layer}) {
+    const int num_found = testing::in_time([&] {
+      const auto found = read_quantization(config, "config.json: quantization_config");
+      EXPECT_TRUE(found.has_value());
+      int count = 0;
+      for (int i = 0; i < 10'000; ++i) {
+        const std::string layer = "model.language_model.layers." + std::to_string(i % 1000) +
+                                  ".mlp.experts." + std::to_string(i) + ".down_proj";
+        count += found->scheme_of(layer) != nullptr ? 1 : 0;
+      }
+      return count;
+    });
+    EXPECT_EQ(num_found, 10'000);
+  }
 }
 
 TEST(Quantization, GptOssHasNoLayersHere) {
