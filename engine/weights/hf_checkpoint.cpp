@@ -27,41 +27,6 @@
 namespace sluice {
 namespace {
 
-// Parts of a multimodal model beside its text model, by the start of their tensors' names, or, with
-// a dot in front, by another part of them.
-struct OtherPart {
-  std::string_view name_part;
-  std::string_view name;
-};
-
-constexpr OtherPart kOtherParts[] = {{"vision_tower.", "the vision tower"},
-                                     {"vision_model.", "the vision tower"},
-                                     {"visual.", "the vision tower"},
-                                     {"vision_embedder.", "the vision tower"},
-                                     {"embed_vision.", "the vision tower"},
-                                     {"multi_modal_projector.", "the projector of images"},
-                                     {"mlp1.", "the projector of images"},      // InternVL's
-                                     {"connector.", "the projector of images"},  // SmolVLM's
-                                     {"vit_large_projector.", "the projector of images"},
-                                     {"embed_tokens_extend.", "the towers of images and sound"},
-                                     {"audio_tower.", "the audio tower"},
-                                     {"embed_audio.", "the audio tower"},
-                                     {".lora_A.vision.", "adapters of images"},  // Phi-4's
-                                     {".lora_B.vision.", "adapters of images"},
-                                     {".lora_A.speech.", "adapters of sound"},
-                                     {".lora_B.speech.", "adapters of sound"}};
-
-const OtherPart* other_part(std::string_view stored) {
-  constexpr std::string_view kModel = "model.";
-  if (stored.starts_with(kModel)) stored.remove_prefix(kModel.size());
-  const auto found = std::find_if(
-      std::begin(kOtherParts), std::end(kOtherParts), [stored](const OtherPart& part) {
-        return part.name_part.starts_with('.') ? stored.find(part.name_part) != stored.npos
-                                               : stored.starts_with(part.name_part);
-      });
-  return found == std::end(kOtherParts) ? nullptr : found;
-}
-
 // Older places of a quantization's configuration, read where config.json has none.
 struct QuantizationFile {
   const char* name;
@@ -94,7 +59,7 @@ std::string take_fused_layer(std::string& name, const FileSpec* spec) {
 }
 
 // Ignores other parts, and tensors implied by the configuration or by another tensor.
-bool is_ignored(std::string_view stored, bool tied_embeddings) {
+bool is_ignored(std::string_view stored, bool tied_embeddings, const FileSpec* spec) {
   if (tied_embeddings && without_prefix(stored).starts_with("lm_head.weight")) return true;
   for (const std::string_view table : {"inv_freq", "cos_cached", "sin_cached"}) {
     if (stored.ends_with(".rotary_emb." + std::string(table))) return true;
@@ -102,7 +67,7 @@ bool is_ignored(std::string_view stored, bool tied_embeddings) {
   for (const std::string_view mask : {".attn.bias", ".attention.bias", ".masked_bias"}) {
     if (stored.ends_with(mask)) return true;  // which tokens see which
   }
-  return other_part(stored) != nullptr;
+  return !part_beside_text(stored, spec).empty();
 }
 
 // Whether it is a number without a dimension, of a function that has some.
@@ -259,7 +224,7 @@ class HfCheckpoint final : public Checkpoint {
   }
 
   [[nodiscard]] bool is_left_out(std::string_view stored) const {
-    if (is_ignored(stored, tied_embeddings_)) return true;
+    if (is_ignored(stored, tied_embeddings_, file_spec_)) return true;
     if (file_spec_ != nullptr && file_spec_->is_encoder && is_beside_encoder(stored)) return true;
     return part_ == CheckpointPart::kModel ? is_next_token_name(stored, num_layers())
                                            : !next_token_name(stored, num_layers());
@@ -303,7 +268,7 @@ class HfCheckpoint final : public Checkpoint {
   ExpertTensors experts_ = ExpertTensors::kApart;
   std::map<std::string, std::vector<SafetensorsTensor>> fused_;  // experts, by "blk.0."
   std::vector<std::vector<std::byte>> memory_;                   // storage of rearranged tensors
-  std::map<std::string_view, size_t> num_of_parts_;              // tensors of OtherPart, by name
+  std::map<std::string_view, size_t> num_of_parts_;              // tensors beside the text model
   size_t num_next_token_ = 0;                                    // tensors of MTP modules
   std::string first_next_token_;
 };
@@ -311,9 +276,9 @@ class HfCheckpoint final : public Checkpoint {
 void HfCheckpoint::note_left_out(const std::string& stored) {
   if (part_ != CheckpointPart::kModel) return;
   const bool is_next_token = is_next_token_name(stored, num_layers());
-  const OtherPart* const other = other_part(stored);
-  if (is_next_token || other != nullptr) left_out_.push_back(stored);
-  if (other != nullptr) ++num_of_parts_[other->name];
+  const std::string_view part = part_beside_text(stored, file_spec_);
+  if (is_next_token || !part.empty()) left_out_.push_back(stored);
+  if (!part.empty()) ++num_of_parts_[part];
   if (is_next_token && num_next_token_++ == 0) first_next_token_ = stored;
 }
 

@@ -2,6 +2,7 @@
 #include "engine/weights/hf_names.h"
 
 #include <algorithm>
+#include <iterator>
 
 namespace sluice {
 namespace {
@@ -155,14 +156,16 @@ std::string stored_in_layer(const FileSpec& spec, std::string_view ours) {
 
 }  // namespace
 
+// A wrapper may hold a text model that has a prefix of its own: "language_model.backbone.".
 std::string_view without_prefix(std::string_view name) {
-  for (const std::string_view prefix :
-       {std::string_view("language_model."), std::string_view("model.language_model."),
-        std::string_view("model.text_model."),
-        std::string_view("backbone.")}) {
-    if (name.starts_with(prefix)) return name.substr(prefix.size());
+  constexpr std::string_view kPrefixes[] = {
+      "language_model.", "model.language_model.", "model.text_model.", "llm.", "backbone."};
+  for (;;) {
+    const auto found = std::ranges::find_if(
+        kPrefixes, [name](std::string_view prefix) { return name.starts_with(prefix); });
+    if (found == std::end(kPrefixes)) return name;
+    name.remove_prefix(found->size());
   }
-  return name;
 }
 
 std::optional<std::string> take_number(std::string_view& text) {
@@ -245,6 +248,57 @@ bool is_beside_encoder(std::string_view stored) {
     if (name.starts_with(start)) return true;
   }
   return false;
+}
+
+namespace {
+
+// Parts of a multimodal model beside its text model, by the start of their tensors' names, or, with
+// a dot in front, by another part of them.
+struct OtherPart {
+  std::string_view name_part;
+  std::string_view name;
+};
+
+constexpr OtherPart kOtherParts[] = {{"vision_tower.", "the vision tower"},
+                                     {"vision_model.", "the vision tower"},
+                                     {"visual.", "the vision tower"},
+                                     {"visual_tokenizer.", "the vision tower"},  // Ovis's
+                                     {"vision_embedder.", "the vision tower"},
+                                     {"vision_embedding.", "the vision tower"},  // Isaac's
+                                     {"embed_vision.", "the vision tower"},
+                                     {"multi_modal_projector.", "the projector of images"},
+                                     {"mm_projector.", "the projector of images"},  // Kimi-K2.5's
+                                     {"mlp1.", "the projector of images"},      // InternVL's
+                                     {"connector.", "the projector of images"},  // SmolVLM's
+                                     {"vit_large_projector.", "the projector of images"},
+                                     {"vit_downsampler", "the projector of images"},
+                                     {"image_newline", "embeddings of images"},  // LLaVA-NeXT's
+                                     {"vte.", "embeddings of images"},           // Ovis's
+                                     {"embed_tokens_extend.", "the towers of images and sound"},
+                                     {"audio_tower.", "the audio tower"},
+                                     {"embed_audio.", "the audio tower"},
+                                     {"sound_encoder.", "the audio tower"},  // Nemotron's
+                                     {"sound_projection.", "the projector of sound"},
+                                     {"encoder.", "the audio tower"},  // Granite-Speech's
+                                     {"projector.", "the projector of sound"},
+                                     {"time_series.", "the tower of time series"},  // Intern-S1's
+                                     {".lora_A.vision.", "adapters of images"},     // Phi-4's
+                                     {".lora_B.vision.", "adapters of images"},
+                                     {".lora_A.speech.", "adapters of sound"},
+                                     {".lora_B.speech.", "adapters of sound"}};
+
+}  // namespace
+
+std::string_view part_beside_text(std::string_view stored, const FileSpec* spec) {
+  constexpr std::string_view kModel = "model.";
+  if (spec != nullptr && spec->is_encoder) return {};  // "encoder." is the text model
+  if (stored.starts_with(kModel)) stored.remove_prefix(kModel.size());
+  const auto found = std::find_if(
+      std::begin(kOtherParts), std::end(kOtherParts), [stored](const OtherPart& part) {
+        return part.name_part.starts_with('.') ? stored.find(part.name_part) != stored.npos
+                                               : stored.starts_with(part.name_part);
+      });
+  return found == std::end(kOtherParts) ? std::string_view() : found->name;
 }
 
 std::string gguf_name(std::string_view stored, const FileSpec* spec) {

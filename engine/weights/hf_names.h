@@ -38,7 +38,11 @@ bool is_next_token_name(std::string_view stored, uint64_t num_layers);
 // model.
 std::optional<std::string> next_token_name(std::string_view stored, uint64_t num_layers);
 
-// Returns a stored name without a multimodal model's prefix for its text model.
+// Returns what the tensor belongs to in a multimodal model beside its text model, for people: "the
+// vision tower"; empty: it is part of the text model. `spec`: as in gguf_name().
+std::string_view part_beside_text(std::string_view stored, const FileSpec* spec);
+
+// Returns a stored name without the prefixes of a multimodal model's text model.
 std::string_view without_prefix(std::string_view name);
 
 // Removes a number and the dot after it from the start of `text`; nullopt: it starts with no

@@ -145,6 +145,40 @@ TEST_F(HfDirectory, PartsBesideTheTextModelAreCounted) {
       << log;
 }
 
+// Names of published wrappers' parts, none of which the text model reads.
+TEST_F(HfDirectory, PartsOfEveryWrapperAreLeftOut) {
+  for (const char* part : {"mm_projector.proj.0.weight",
+                           "model.mm_projector.0.weight",
+                           "image_newline",
+                           "model.image_newline",
+                           "sound_encoder.encoder.layers.0.norm_out.weight",
+                           "sound_projection.linear1.weight",
+                           "encoder.layers.0.attn.to_q.weight",
+                           "projector.linear.weight",
+                           "visual_tokenizer.vit.a",
+                           "vte.weight",
+                           "model.vision_embedding.0.a",
+                           "vit_downsampler2.weight",
+                           "model.time_series.a"}) {
+    write("model.safetensors", shard_of({"lm_head.weight", part}));
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_TRUE(opened.has_value()) << part << opened.error().message;
+    EXPECT_EQ((*opened)->tensors().size(), 1U) << part;
+    EXPECT_EQ((*opened)->left_out().size(), 1U) << part;
+  }
+}
+
+TEST_F(HfDirectory, ATextModelMayHaveAPrefixInsideItsWrappers) {
+  write("config.json", R"({"model_type":"wrapper","llm_config":{"model_type":"llama"}})");
+  for (const char* prefix : {"language_model.backbone.", "llm.model.", "model.language_model."}) {
+    write("model.safetensors",
+          shard_of({std::string(prefix) + "layers.0.self_attn.q_proj.weight"}));
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_TRUE(opened.has_value()) << opened.error().message;
+    EXPECT_NE((*opened)->find("blk.0.attn_q.weight"), nullptr) << prefix;
+  }
+}
+
 TEST_F(HfDirectory, WhatIsLeftOutMayBeListedAndAbsent) {
   remove("model.safetensors");
   write("config.json", R"({"model_type":"llama","num_hidden_layers":1})");
