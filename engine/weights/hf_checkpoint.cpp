@@ -237,6 +237,8 @@ class HfCheckpoint final : public Checkpoint {
   }
 
   void note_left_out(const std::string& stored);
+  // Keeps the output layer of a file that says it is the embedding.
+  void note_tied_head(const SafetensorsTensor& tensor, const std::string& path);
 
   [[nodiscard]] Expected<Shard> open_shard(const std::string& name) const;
   // Opens all files that the index names, with the tensors that the index places there.
@@ -256,6 +258,8 @@ class HfCheckpoint final : public Checkpoint {
   // Takes a draft head's id tensors: `d2t` is kept; `t2d`, its inverse, is dropped. Returns whether
   // the tensor was one of them.
   Expected<bool> take_head_ids(const SafetensorsTensor& tensor, const std::string& path);
+  // Adds the output layer that was kept if it is another matrix than the embedding.
+  Expected<void> untie_head();
   // Completes what needs the tensors of all files: experts, scales.
   Expected<void> finish();
 
@@ -269,6 +273,7 @@ class HfCheckpoint final : public Checkpoint {
   std::map<std::string, std::vector<SafetensorsTensor>> fused_;  // experts, by "blk.0."
   std::vector<std::vector<std::byte>> memory_;                   // storage of rearranged tensors
   std::map<std::string_view, size_t> num_of_parts_;              // tensors beside the text model
+  std::optional<CheckpointTensor> tied_head_;
   size_t num_next_token_ = 0;                                    // tensors of MTP modules
   std::string first_next_token_;
 };
@@ -280,6 +285,33 @@ void HfCheckpoint::note_left_out(const std::string& stored) {
   if (is_next_token || !part.empty()) left_out_.push_back(stored);
   if (!part.empty()) ++num_of_parts_[part];
   if (is_next_token && num_next_token_++ == 0) first_next_token_ = stored;
+}
+
+void HfCheckpoint::note_tied_head(const SafetensorsTensor& tensor, const std::string& path) {
+  const bool is_head = tied_embeddings_ && part_ == CheckpointPart::kModel &&
+                       without_prefix(tensor.name) == "lm_head.weight";
+  const std::optional<WeightFormat> format =
+      is_head && tensor.type && !tensor.unreadable ? float_format(*tensor.type) : std::nullopt;
+  if (!format) return;
+  tied_head_ = make_entry(
+      tensor.name, name_in_part(tensor.name), path, tensor.shape, *format, tensor.data);
+}
+
+// Training may part the two and leave the flag. Only a matrix that is there twice is read whole.
+Expected<void> HfCheckpoint::untie_head() {
+  if (!tied_head_) return {};
+  const auto embedding =
+      std::ranges::find(tensors(), std::string_view("token_embd.weight"), &CheckpointTensor::name);
+  const bool are_alike = embedding != tensors().end() && embedding->format == tied_head_->format &&
+                         std::ranges::equal(embedding->dims, tied_head_->dims) &&
+                         embedding->data.size() == tied_head_->data.size();
+  const auto& head = tied_head_->data;
+  if (!are_alike || std::memcmp(embedding->data.data(), head.data(), head.size()) == 0) return {};
+  warn_of_file(tied_head_->file,
+               tied_head_->stored_name,
+               "another matrix than the embedding, although tie_word_embeddings is true",
+               "the output layer");
+  return add_part(*std::move(tied_head_));
 }
 
 Expected<Shard> HfCheckpoint::open_shard(const std::string& name) const {
@@ -418,6 +450,7 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
   for (SafetensorsTensor& tensor : shard.tensors) {
     if (is_left_out(tensor.name)) {
       note_left_out(tensor.name);
+      note_tied_head(tensor, path);
       continue;
     }
     ++num_read;
@@ -474,6 +507,7 @@ Expected<void> HfCheckpoint::finish() {
     for (auto& piece : experts.memory) memory_.push_back(std::move(piece));
   }
   fused_.clear();
+  SLUICE_TRY_VOID(untie_head());
   return index_tensors();
 }
 

@@ -145,6 +145,38 @@ TEST_F(HfDirectory, PartsBesideTheTextModelAreCounted) {
       << log;
 }
 
+// Files that say so may have the matrix twice, or an output layer of its own, which counts.
+TEST_F(HfDirectory, AHeadThatIsNotTheEmbeddingIsNotTied) {
+  const std::string zeros(16, '\0');
+  std::string other = zeros;
+  other.back() = 1;
+  const struct {
+    const char* prefix;
+    const char* shape;
+    const std::string& head;
+    bool is_tied;
+  } rows[] = {{"", "[2,2]", zeros, true},
+              {"", "[2,2]", other, false},
+              {"language_model.", "[2,2]", other, false},
+              {"", "[4]", other, true},  // is no output layer
+              {"", "[1,4]", other, true}};
+
+  write("config.json", R"({"model_type":"llama","tie_word_embeddings":true})");
+  for (const auto& [prefix, shape, head, is_tied] : rows) {
+    SafetensorsBuilder builder;  // the head stands first
+    builder.add(std::string(prefix) + "lm_head.weight", "F32", shape, head);
+    builder.add(std::string(prefix) + "model.embed_tokens.weight", "F32", "[2,2]", zeros);
+    write("model.safetensors", builder.file());
+    std::unique_ptr<Checkpoint> opened;
+    const std::string log = logged_by([&] { opened = *Checkpoint::open(folder_); });
+    EXPECT_EQ(opened->has("output.weight"), !is_tied) << shape;
+    EXPECT_EQ(log.find("key=" + std::string(prefix) + "lm_head.weight") != log.npos, !is_tied)
+        << log;
+    if (is_tied) continue;
+    EXPECT_EQ(opened->find("output.weight")->data.back(), std::byte{1});
+  }
+}
+
 // Names of published wrappers' parts, none of which the text model reads.
 TEST_F(HfDirectory, PartsOfEveryWrapperAreLeftOut) {
   for (const char* part : {"mm_projector.proj.0.weight",
