@@ -12,6 +12,7 @@
 
 #include "engine/core/log.h"
 #include "engine/tokenizer/files/json_parts.h"
+#include "engine/tokenizer/files/mistral_pattern.h"
 #include "engine/tokenizer/files/tiktoken.h"
 #include "engine/tokenizer/models/affix_bpe.h"
 #include "engine/tokenizer/models/bpe_tables.h"
@@ -540,6 +541,7 @@ Expected<void> HfReader::read_special_tokens(const HfTokenizerFiles& files) {
   SLUICE_TRY(const Json tokenizer,
              parse_file(json_without_nan(files.tokenizer_config, kWhere), kWhere));
   SLUICE_TRY(const Json config, parse_file(json_without_nan(files.config, ""), "config.json"));
+  warn_of_mistral_pattern(json_, config);
   SLUICE_TRY(parts_.bos, special_token(tokenizer, "bos_token"));
   SLUICE_TRY(parts_.eos, special_token(tokenizer, "eos_token"));
   for (const char* name : {"unk_token", "sep_token", "pad_token", "cls_token", "mask_token"}) {

@@ -6,11 +6,15 @@
 
 #include <filesystem>
 #include <fstream>
+#include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <utility>
 
 #include "engine/tokenizer/files/hf_tokenizer.h"
 #include "engine/tokenizer/files/named_templates.h"
+#include "engine/tokenizer/files/pretokenizer_names.h"
+#include "tests/support/captured_log.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/temporary_folder.h"
 
@@ -53,6 +57,43 @@ TEST(TokenizerFiles, HoldNamedTemplatesToo) {
         NamedTemplates{.standard = "", .tool_use = "U", .rag = ""},
         NamedTemplates{.standard = "S", .tool_use = "", .rag = ""}}) {
     EXPECT_EQ(template_of_copy(templates), joined_templates(templates));
+  }
+}
+
+// Returns what loading a tokenizer logs whose first stage splits by `expression`, or if it is empty
+// by Llama 3's.
+std::string log_of_mistral(const std::string& config, const std::string& expression) {
+  const testing::TemporaryFolder model;
+  std::ifstream source(golden_folder() + "/tokenizer/json/llama3.json");
+  auto tokenizer = nlohmann::json::parse(source);
+  auto& stage = tokenizer["pre_tokenizer"]["pretokenizers"][0];
+  EXPECT_EQ(stage["type"], "Split");
+  if (!expression.empty()) stage["pattern"]["Regex"] = expression;
+  std::ofstream(model.at("tokenizer.json")) << tokenizer.dump();
+  std::ofstream(model.at("config.json")) << config;
+  return logged_by([&] {
+    const auto text = load_hf_text(model.path());
+    EXPECT_TRUE(text.has_value()) << text.error().message;
+  });
+}
+
+// Files that transformers wrote for Mistral before version 5 may have Llama 3's expression.
+TEST(TokenizerFiles, AnExpressionThatIsNotTekkensIsSaidOfMistral) {
+  const std::string tekken(pretokenizer_by_name("tekken")->patterns.front());
+  constexpr std::string_view kSaid = "key=pre_tokenizer.pattern";
+  for (const char* type : {"mistral", "mistral3", "ministral", "pixtral", "voxtral"}) {
+    for (const char* version : {R"("transformers_version":"4.52.4",)",
+                                R"("transformers_version":"5.0.0.dev0",)",
+                                ""}) {
+      const std::string config = std::string("{") + version + R"("model_type":")" + type + "\"}";
+      EXPECT_NE(log_of_mistral(config, "").find(kSaid), std::string::npos) << config;
+      EXPECT_EQ(log_of_mistral(config, tekken).find(kSaid), std::string::npos) << config;
+    }
+  }
+  for (const char* config : {R"({"model_type":"llama","transformers_version":"4.52.4"})",
+                             R"({"model_type":"mistral3","transformers_version":"5.1.0"})",
+                             R"({"transformers_version":"4.52.4"})"}) {
+    EXPECT_EQ(log_of_mistral(config, "").find(kSaid), std::string::npos) << config;
   }
 }
 
