@@ -85,6 +85,18 @@ Expected<std::string> read_templates(const std::string& directory, const std::st
   return joined_templates(found);
 }
 
+// Names the tokenizer that a directory has in another layout, and what makes tokenizer.json of it.
+std::string what_is_instead(const std::string& directory) {
+  std::error_code error;
+  for (const char* name : {"tekken.json", "tokenizer.model", "vocab.json"}) {
+    if (!std::filesystem::exists(std::filesystem::path(directory) / name, error)) continue;
+    return std::string("nothing, and ") + name +
+           ", which is not read, expected a tokenizer.json: that of the same model's repository in "
+           "Hugging Face's layout, or what transformers' AutoTokenizer saves for this directory";
+  }
+  return "nothing, expected a tokenizer";
+}
+
 }  // namespace
 
 Expected<HfText> load_hf_text(const std::string& directory) {
@@ -96,8 +108,8 @@ Expected<HfText> load_hf_text(const std::string& directory) {
     SLUICE_TRY(files.tiktoken, read_file(directory, source));
   }
   if (files.tokenizer_json.empty() && files.tiktoken.empty()) {
-    return make_error(ErrorCode::kNotFound,
-                      directory + "/tokenizer.json: file: found nothing, expected a tokenizer");
+    return make_error(ErrorCode::kNotFound, directory + "/tokenizer.json: file: found " +
+                                                what_is_instead(directory));
   }
   SLUICE_TRY(files.tokenizer_config, read_file(directory, "tokenizer_config.json"));
   SLUICE_TRY(files.config, read_file(directory, "config.json"));

@@ -97,5 +97,17 @@ TEST(TokenizerFiles, AnExpressionThatIsNotTekkensIsSaidOfMistral) {
   }
 }
 
+TEST(TokenizerFiles, ATokenizerInAnotherLayoutIsNamed) {
+  for (const char* name : {"tekken.json", "tokenizer.model", "vocab.json"}) {
+    const testing::TemporaryFolder model;
+    std::ofstream(model.at(name)) << "{}";
+    const auto text = load_hf_text(model.path());
+    ASSERT_FALSE(text.has_value());
+    EXPECT_NE(text.error().message.find(std::string("nothing, and ") + name), std::string::npos)
+        << text.error().message;
+    EXPECT_NE(text.error().message.find("expected a tokenizer.json: "), std::string::npos);
+  }
+}
+
 }  // namespace
 }  // namespace sluice
