@@ -116,6 +116,12 @@ Expected<void> read_scaling(const Checkpoint& checkpoint,
     SLUICE_TRY(const double attention,
                metadata.get_positive_or("rope.scaling.attention_factor", usual));
     rope.attention_factor = static_cast<float>(attention);
+    // Cards add the scaling to a file whose max_position_embeddings stays that of the training.
+    if (checkpoint.kind() == CheckpointKind::kHuggingFace && metadata.has("rope.scaling.factor") &&
+        metadata.has("rope.scaling.original_context_length")) {
+      const double stretched = std::min(original * factor, static_cast<double>(kMaxContext));
+      config.context_len = std::max(config.context_len, static_cast<int32_t>(stretched));
+    }
   } else if (type == "longrope") {
     SLUICE_TRY(config.long_rope.original_context,
                metadata.get_count("rope.scaling.original_context_length", kMaxContext));

@@ -11,6 +11,7 @@
 #include "engine/core/config.h"
 #include "engine/run/model_runner.h"
 #include "tests/support/golden_folder.h"
+#include "tests/support/golden_models.h"
 #include "tests/support/temporary_folder.h"
 
 namespace sluice {
@@ -198,6 +199,54 @@ TEST(HfKeys, ScalingNeedsItsFactor) {
               std::string::npos)
         << type;
   }
+}
+
+// Cards say how to add YaRN to a file whose max_position_embeddings stays. Published files whose
+// context is the stretched one keep it.
+TEST(HfKeys, YarnStretchesTheContext) {
+  const auto context_of = [](const nlohmann::json& config) {
+    const testing::TemporaryFolder folder;
+    std::ofstream(folder.at("config.json")) << config.dump();
+    const auto checkpoint = Checkpoint::open(folder.path(), LoadFormat::kDummy);
+    EXPECT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+    const auto spec = find_model_spec(**checkpoint);
+    EXPECT_TRUE(spec.has_value()) << spec.error().message;
+    const auto found = read_model_config(**spec, **checkpoint);
+    EXPECT_TRUE(found.has_value()) << found.error().message;
+    return found ? found->context_len : 0;
+  };
+  const nlohmann::json qwen = {{"model_type", "qwen3"},       {"vocab_size", 64},
+                               {"num_hidden_layers", 1},      {"hidden_size", 64},
+                               {"num_attention_heads", 2},    {"intermediate_size", 64},
+                               {"num_key_value_heads", 2},    {"head_dim", 32},
+                               {"rms_norm_eps", 1e-6},        {"rope_theta", 1000000},
+                               {"max_position_embeddings", 40960}};
+  const auto scaled = [&](const nlohmann::json& scaling) {
+    nlohmann::json config = qwen;
+    config["rope_scaling"] = scaling;
+    return context_of(config);
+  };
+  EXPECT_EQ(context_of(qwen), 40960);
+  constexpr const char* kOriginal = "original_max_position_embeddings";
+  EXPECT_EQ(scaled({{"rope_type", "yarn"}, {"factor", 4.0}, {kOriginal, 32768}}), 131072);
+  EXPECT_EQ(scaled({{"type", "yarn"}, {"factor", 4.0}, {kOriginal, 32768}}), 131072);
+  EXPECT_EQ(scaled({{"rope_type", "yarn"}, {"factor", 4.0}, {kOriginal, 8192}}), 40960);
+  EXPECT_EQ(scaled({{"rope_type", "yarn"}, {"factor", 4.0}}), 40960);
+  EXPECT_EQ(scaled({{"rope_type", "yarn"}, {"factor", 1e5}, {kOriginal, 32768}}), 1 << 27);
+  EXPECT_EQ(scaled({{"rope_type", "llama3"}, {"factor", 4.0}, {kOriginal, 32768}}), 40960);
+  const auto rows = nlohmann::json::parse(
+      testing::read_whole_file(golden_folder() + "/configs/published.json"));
+  int num_stretched = 0;
+  for (const nlohmann::json& row : rows) {
+    nlohmann::json config = row["config"];
+    const nlohmann::json text = config.contains("text_config") ? config["text_config"] : config;
+    const nlohmann::json scaling = text.value("rope_scaling", nlohmann::json());
+    if (!scaling.is_object() || !text.contains("max_position_embeddings")) continue;
+    if (scaling.value("rope_type", scaling.value("type", "")) != "yarn") continue;
+    EXPECT_EQ(context_of(config), text["max_position_embeddings"].get<int32_t>()) << row["name"];
+    ++num_stretched;
+  }
+  EXPECT_GE(num_stretched, 4);
 }
 
 TEST(HfKeys, AGateOfAnotherNameIsReadOrRefused) {
