@@ -11,6 +11,7 @@
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/hf_layer_lists.h"
 #include "engine/weights/hf_required.h"
+#include "engine/weights/json_file.h"
 #include "engine/weights/quant_methods.h"
 
 namespace sluice {
@@ -18,8 +19,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMaxConfigBytes = 1 << 20;
-constexpr int kMaxDepth = 16;
 constexpr size_t kMaxArray = 1 << 16;
 
 // A key of metadata.h and its equivalent keys in the file; the first present one wins.
@@ -466,18 +465,13 @@ tl::unexpected<Error> wrong_file(const std::string& file,
 
 Expected<Json> parse_object(std::span<const std::byte> json, const std::string& file_name) {
   if (json.size() > kMaxConfigBytes) {
-    return wrong_file(file_name, "file", std::to_string(json.size()) + " bytes", "at most 1 MiB");
+    return wrong_file(file_name, "file", std::to_string(json.size()) + " bytes", "at most 64 MiB");
   }
   const std::string text =
       json_without_nan({reinterpret_cast<const char*>(json.data()), json.size()}, file_name);
-  bool too_deep = false;
-  const auto watch_depth = [&too_deep](int depth, Json::parse_event_t, Json&) {
-    too_deep = too_deep || depth > kMaxDepth;
-    return !too_deep;
-  };
-  Json root = Json::parse(text, watch_depth, false);
-  if (too_deep)
+  if (is_deeper_json(text, kMaxJsonLevels))
     return wrong_file(file_name, "file", "values nested deeper than 16", "a configuration");
+  Json root = Json::parse(text, nullptr, false);
   if (!root.is_object()) return wrong_file(file_name, "file", "no JSON object", "a JSON object");
   return root;
 }

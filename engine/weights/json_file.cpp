@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/weights/json_file.h"
 
-#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -19,24 +18,39 @@ tl::unexpected<Error> wrong_in_file(const std::string& file,
                     file + ": " + field + ": found " + found + ", expected " + expected);
 }
 
+bool is_deeper_json(std::string_view text, int levels) {
+  int level = 0;
+  bool is_string = false;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (is_string && c == '\\') {
+      ++at;
+    } else if (c == '"') {
+      is_string = !is_string;
+    } else if (!is_string && (c == '{' || c == '[')) {
+      if (++level > levels) return true;
+    } else if (!is_string && (c == '}' || c == ']')) {
+      --level;
+    }
+  }
+  return false;
+}
+
 Expected<nlohmann::json> read_json_file(const std::string& path) {
-  constexpr size_t kMaxFileBytes = 1 << 20;
   using Json = nlohmann::json;
   std::error_code error;
   if (!std::filesystem::is_regular_file(path, error)) return Json();
   SLUICE_TRY(const MappedFile file, MappedFile::open(path));
   const auto bytes = file.bytes();
-  if (bytes.size() > kMaxFileBytes) return wrong_in_file(path, "size", "more than 1 MiB", "less");
-  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
-  int depth_found = 0;
-  const auto watch = [&depth_found](int depth, Json::parse_event_t, Json&) {
-    depth_found = std::max(depth_found, depth);
-    return depth <= kMaxJsonLevels;
-  };
-  Json json = Json::parse(json_without_nan(text, path), watch, /*allow_exceptions=*/false);
-  if (json.is_discarded() || depth_found > kMaxJsonLevels) {
-    return wrong_in_file(path, "file", "no JSON", "JSON");
+  if (bytes.size() > kMaxConfigBytes) {
+    return wrong_in_file(path, "size", "more than 64 MiB", "less");
   }
+  const std::string_view text(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+  Json json(Json::value_t::discarded);
+  if (!is_deeper_json(text, kMaxJsonLevels)) {
+    json = Json::parse(json_without_nan(text, path), nullptr, /*allow_exceptions=*/false);
+  }
+  if (json.is_discarded()) return wrong_in_file(path, "file", "no JSON", "JSON");
   return json;
 }
 

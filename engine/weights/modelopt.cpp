@@ -65,8 +65,11 @@ Expected<void> read_layers(JsonFields& fields, Quantization& quantization) {
     SLUICE_TRY(JsonFields one, JsonFields::create(layer, place));
     SLUICE_TRY(const LayerScheme scheme,
                read_algorithm(one, std::span(kAlgorithms).first(kNumLayerAlgorithms)));
-    SLUICE_TRY_VOID(take_neutral_fields(one));
-    SLUICE_TRY_VOID(one.no_more());
+    // Few of the many layers have more fields.
+    if (!one.no_more()) {
+      SLUICE_TRY_VOID(take_neutral_fields(one));
+      SLUICE_TRY_VOID(one.no_more());
+    }
     SLUICE_TRY_VOID(quantization.add(scheme, {name}, place));
   }
   return {};

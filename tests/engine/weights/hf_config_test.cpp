@@ -11,6 +11,7 @@
 #include "engine/weights/hf_config.h"
 #include "tests/engine/weights/corrupt_ledger.h"
 #include "tests/engine/weights/hf_directory.h"
+#include "tests/support/thread_time.h"
 
 namespace sluice {
 namespace {
@@ -168,6 +169,24 @@ TEST(HfConfig, StepsMayHaveOneLimitOnly) {
   }
 }
 
+// Files with a scheme for each expert's matrices have megabytes, and take no time.
+TEST(HfConfig, AConfigurationMayNameEveryMatrix) {
+  std::string text = R"({"model_type":"llama","quantization_config":{"quant_method":"modelopt",
+      "quant_algo":"MIXED_PRECISION","ignore":["lm_head"],"quantized_layers":{)";
+  std::string last;
+  for (int i = 0; i < 20'000; ++i) {
+    last = "backbone.layers." + std::to_string(i % 40) + ".mixer.experts." + std::to_string(i) +
+           ".up_proj";
+    text += (i == 0 ? "\"" : ",\"") + last + R"(": {"quant_algo":"NVFP4","group_size":16})";
+  }
+  text += "}}}";
+  ASSERT_GT(text.size(), 1U << 20);
+  const HfConfig config = testing::in_time([&] { return config_of(text); });
+  const LayerScheme* const scheme = config.quantization.scheme_of(last);
+  ASSERT_NE(scheme, nullptr);
+  EXPECT_EQ(scheme->weights.name, "NVFP4");
+}
+
 TEST(HfConfig, EveryCorruptConfigGetsItsLine) {
   std::string deep = R"({"model_type":"llama","a":)";
   for (int i = 0; i < 30; ++i) deep += "[";
@@ -178,7 +197,7 @@ TEST(HfConfig, EveryCorruptConfigGetsItsLine) {
       {"no type", "{}", "model_type: found nothing"},
       {"type a number", R"({"model_type":3})", "model_type"},
       {"deep", deep, "nested deeper"},
-      {"large", std::string(2 << 20, ' '), "at most 1 MiB"},
+      {"large", std::string((64 << 20) + 1, ' '), "at most 64 MiB"},
       {"quantized", R"({"model_type":"llama","quantization_config":{}})", "quantization_config"},
       {"rotary part above 1",
        R"({"model_type":"phi3","hidden_size":64,"num_attention_heads":4,"partial_rotary_factor":2})",
