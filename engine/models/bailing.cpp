@@ -39,11 +39,6 @@ Expected<void> configure_bailing(const Checkpoint& checkpoint, ModelConfig& conf
   const Metadata& metadata = checkpoint.metadata();
   SLUICE_TRY(const bool has_norms, metadata.get_bool_or("attention.qk_norm", true));
   if (!has_norms) return metadata.wrong("attention.qk_norm", "false", "true, as version 2 has");
-  SLUICE_TRY(const std::string score,
-             metadata.has("expert_score") ? metadata.get_string("expert_score") : "sigmoid");
-  if (score != "sigmoid") {
-    return metadata.wrong("expert_score", "\"" + score + "\"", "sigmoid, as version 2 has");
-  }
   config.qk_norm = QkNorm::kHead;
   return read_sigmoid_experts(checkpoint, config);
 }

@@ -443,7 +443,15 @@ Expected<void> check_experts(const Checkpoint& checkpoint, const ModelConfig& co
   return checkpoint.metadata().wrong("expert_count", "no experts", "1 or more");
 }
 
+Expected<void> expect_expert_score(const Metadata& metadata, std::string_view score) {
+  if (!metadata.has("expert_score")) return {};
+  SLUICE_TRY(const std::string stated, metadata.get_string("expert_score"));
+  if (stated == score) return {};
+  return metadata.wrong("expert_score", in_quotes(stated), std::string(score));
+}
+
 Expected<void> read_sigmoid_experts(const Checkpoint& checkpoint, ModelConfig& config) {
+  SLUICE_TRY_VOID(expect_expert_score(checkpoint.metadata(), "sigmoid"));
   config.moe.choice_bias = true;
   config.moe.router.score = kernels::RouterScore::kSigmoid;
   config.moe.router.epsilon = 1e-20F;

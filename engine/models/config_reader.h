@@ -51,9 +51,13 @@ Expected<float> read_attention_scale(const Metadata& metadata,
 // kDataLoss: there are no experts.
 Expected<void> check_experts(const Checkpoint& checkpoint, const ModelConfig& config);
 
+// kDataLoss: a directory says that its routers score experts with another function. A file may say
+// nothing.
+Expected<void> expect_expert_score(const Metadata& metadata, std::string_view score);
+
 // Sets what DeepSeek-V3's router and its followers have in common: sigmoids, with a bias that
 // changes the choice alone, normalized unless a file says otherwise. kDataLoss: there are no
-// experts.
+// experts, or the file says that another function scores them.
 Expected<void> read_sigmoid_experts(const Checkpoint& checkpoint, ModelConfig& config);
 
 // Tokens that a windowed layer sees; 0, which Phi-4's files state, means all.

@@ -118,6 +118,7 @@ Expected<void> use_v2_router(const Metadata& metadata, ModelConfig& config) {
   router.group_rule = kernels::GroupRule::kBest;
   // transformers' class leaves weights as they are, whatever norm_topk_prob says.
   router.normalize = false;
+  SLUICE_TRY_VOID(expect_expert_score(metadata, "softmax"));
   if (!metadata.has("expert_choice_method")) return {};
   SLUICE_TRY(const std::string method, metadata.get_string("expert_choice_method"));
   if (method == "greedy") {

@@ -108,10 +108,6 @@ Expected<void> configure_kimi_linear(const Checkpoint& checkpoint, ModelConfig& 
   delta.gate_rank = delta.key_dim;
   delta.gate_function = kernels::GateFunction::kSigmoid;
   if (!config.has(FfnKind::kExperts)) return {};
-  if (metadata.has("expert_score")) {
-    SLUICE_TRY(const std::string score, metadata.get_string("expert_score"));
-    if (score != "sigmoid") return metadata.wrong("expert_score", "\"" + score + "\"", "sigmoid");
-  }
   return read_sigmoid_experts(checkpoint, config);
 }
 

@@ -30,6 +30,7 @@ constexpr std::string_view kMinimaxM2HfKeys[] = {
     "num_local_experts", "num_experts_per_tok", "rotary_dim"};
 
 Expected<void> configure_minimax_m2(const Checkpoint& checkpoint, ModelConfig& config) {
+  SLUICE_TRY_VOID(expect_expert_score(checkpoint.metadata(), "sigmoid"));
   config.qk_norm = QkNorm::kRow;
   config.moe.choice_bias = true;
   config.moe.router.score = kernels::RouterScore::kSigmoid;

@@ -127,6 +127,8 @@ TEST_F(LatentModels, EveryFamilyHasItsRouter) {
   Json v2 = deepseek_v3();
   v2["model_type"] = "deepseek_v2";
   v2["topk_method"] = "group_limited_greedy";
+  EXPECT_FALSE(read(v2).has_value());  // scoring_func is V3's
+  v2["scoring_func"] = "softmax";
   const auto limited = read(v2);
   ASSERT_TRUE(limited.has_value()) << limited.error().message;
   EXPECT_EQ(limited->moe.router.score, kernels::RouterScore::kSoftmax);

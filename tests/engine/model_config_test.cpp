@@ -407,6 +407,8 @@ TEST(HfConfig, PublishedOnesWithOtherNumbersAreRefused) {
        R"({"sparse_config": {"kernel_size": 32}})",
        "sparse_config: found {\"kernel_size\":32}, expected nothing"},
       {"Ling-mini-2.0", R"({"score_function": "softmax"})", "found \"softmax\", expected sigmoid"},
+      {"DeepSeek-V3", R"({"scoring_func": "softmax"})", "scoring_func: found \"softmax\""},
+      {"MiniMax-M2.7", R"({"scoring_func": "softmax"})", "scoring_func: found \"softmax\""},
       {"Ling-mini-2.0", R"({"use_qk_norm": false})", "use_qk_norm: found false, expected true"},
       {"EXAONE-3.5-7.8B-Instruct",
        R"({"activation_function": "gelu"})",
