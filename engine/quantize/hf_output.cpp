@@ -271,6 +271,15 @@ Expected<Json> input_config(const std::string& input) {
   return config;
 }
 
+// The input's output layer is not its embedding, whatever its file says; codes would not show it.
+void say_untied(Json& config) {
+  constexpr const char* kKey = "tie_word_embeddings";
+  config[kKey] = false;
+  if (config.contains("text_config") && config["text_config"].is_object()) {
+    config["text_config"][kKey] = false;
+  }
+}
+
 // Returns the configuration of a GGUF file's model, with the type of most of its floats, and its
 // token ids, because classes assume others by default.
 Json translated_config(const QuantizePlan& plan, const TokenizerFiles& files) {
@@ -301,6 +310,8 @@ Expected<void> write_hf_files(const Checkpoint& input,
     config = translated_config(plan, files);
   } else {
     SLUICE_TRY(config, input_config(input.path()));
+    SLUICE_TRY(const bool is_tied, input.metadata().get_bool_or("tied_embeddings", false));
+    if (is_tied && input.has("output.weight")) say_untied(config);
   }
   if (plan.spelling == Spelling::kCompressedTensors) {
     config["quantization_config"] = compressed_tensors_config(plan);

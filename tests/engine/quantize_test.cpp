@@ -19,6 +19,7 @@
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/safetensors.h"
 #include "tests/engine/quantize_rig.h"
+#include "tests/engine/weights/hf_directory.h"
 #include "tests/support/captured_log.h"
 
 namespace sluice::testing {
@@ -117,6 +118,20 @@ TEST_F(Quantize, ExpertsAreQuantizedAndRoutersAreNot) {
   const Json& ignored = config["quantization_config"]["ignore"];
   EXPECT_NE(std::find(ignored.begin(), ignored.end(), "model.layers.1.mlp.gate"), ignored.end());
   EXPECT_NE(std::find(ignored.begin(), ignored.end(), "lm_head"), ignored.end());
+}
+
+// Training may part the two and leave the flag, which codes of the head would then follow.
+TEST_F(Quantize, AHeadOfItsOwnIsNotSaidToBeTied) {
+  const std::string input = model();
+  fs::rename(input + "/model.safetensors", input + "/model-00001-of-00002.safetensors");
+  SafetensorsBuilder head;
+  head.add("lm_head.weight", "BF16", "[440,64]", std::string(440 * 64 * 2, '\x3C'));
+  write_file(input + "/model-00002-of-00002.safetensors", head.file());
+  const std::string output = quantize({.input = input, .output = {}, .to = "int8"}, "out");
+  EXPECT_EQ(Json::parse(read_file(at("out/config.json")))["tie_word_embeddings"], false);
+  const auto checkpoint = Checkpoint::open(output);
+  ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+  EXPECT_TRUE((*checkpoint)->has("output.weight"));
 }
 
 // Other tensors keep their bytes, and text files are copied.
