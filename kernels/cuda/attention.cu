@@ -18,8 +18,9 @@
 namespace sluice::kernels::cuda {
 namespace {
 
+template <typename Work>
 __global__ void __launch_bounds__(kAttentionThreads, 1)
-    merge_kernel(const __grid_constant__ AttentionWork work) {
+    merge_kernel(const __grid_constant__ Work work) {
   gpu::ptx::start_next_launch();
   gpu::ptx::wait_for_launches();
   merge_row(work);
@@ -91,43 +92,63 @@ Plan plan_of(const AttentionLimits& limits, int32_t window, Attends by) {
           2};
 }
 
+// Partials take at most this many bytes, but those of the list, however long the context: a step
+// whose lengths would take more finds that out on the device, and requests for which there is no
+// room are not split.
+constexpr int64_t kMostPartials = int64_t{512} << 20;
+
+// Bytes of the partials of one partition.
+int64_t slot_bytes(const AttentionLimits& limits, const Launch& launch) {
+  return launch.rows_per_block * (int64_t{limits.head_dim} + 2) * int64_t{sizeof(float)};
+}
+
+// Whether a launch is of use where only some of its requests are split: a recorded step's lengths
+// are far below its limits, those of prompts are not.
+bool splits_in_part(const AttentionLimits& limits, const Launch& launch) {
+  return launch.rows_per_block <= kFewAttentionRows || limits.num_tokens <= limits.num_reqs;
+}
+
 // Bytes of a launch's partials for partitions side by side; 0: it has enough blocks without.
-int64_t partials_bytes(const Launch& launch, int32_t head_dim) {
+int64_t partials_bytes(const AttentionLimits& limits, const Launch& launch) {
   if (launch.partitions == 1 || launch.blocks >= kEnoughBlocks) return 0;
-  return launch.blocks * launch.partitions * launch.rows_per_block * (int64_t{head_dim} + 2) *
-         int64_t{sizeof(float)};
+  const int64_t bytes = launch.blocks * launch.partitions * slot_bytes(limits, launch);
+  if (bytes <= kMostPartials) return bytes;
+  return splits_in_part(limits, launch) ? kMostPartials : 0;
 }
 
 // A launch by the list where each item is a partition: its blocks, the slots for partials of each
 // block, and the bytes of all; 0 bytes: a row block has one partition and needs no merge.
 struct ListShape {
-  int32_t blocks;
-  int32_t slots;
+  int64_t blocks;
+  int64_t slots;
   int64_t bytes;
 };
 
-ListShape list_shape(const Launch& launch, int32_t head_dim) {
+ListShape list_shape(const AttentionLimits& limits, const Launch& launch) {
   const int64_t items = launch.blocks * launch.partitions;
   const int64_t blocks = std::min<int64_t>(items, gpu::multiprocessors());
+  const int64_t bytes = blocks * slot_bytes(limits, launch);  // of a slot of each block
   const int64_t slots = std::min<int64_t>(ceil_div(items, blocks), launch.partitions);
-  const int64_t bytes = launch.partitions == 1
-                            ? 0
-                            : blocks * slots * launch.rows_per_block * (int64_t{head_dim} + 2) *
-                                  int64_t{sizeof(float)};
-  return {static_cast<int32_t>(blocks), static_cast<int32_t>(slots), bytes};
+  return {blocks, slots, launch.partitions == 1 ? 0 : slots * bytes};
+}
+
+// Whether requests of few rows share a list of work.
+bool has_list(const AttentionLimits& limits) {
+  return limits.head_dim <= kWideHead && gpu::ptx::device_has_wgmma();
 }
 
 bool by_list(const AttentionLimits& limits, const KvLayerView& kv, const Launch& launch) {
   return launch.rows_per_block <= kFewAttentionRows && limits.num_reqs <= kMostListRequests &&
-         list_attends(kv) && gpu::ptx::device_has_wgmma();
+         list_attends(kv) && has_list(limits);
 }
 
-// Partitions run side by side if the workspace holds `bytes` of partials; 0 bytes: they do not.
+// `split`: partitions run side by side, as far as there is room.
 AttentionWork work_of(const AttentionArgs& args,
                       const AttentionLimits& limits,
                       const Launch& launch,
-                      int64_t bytes) {
-  const bool split = bytes > 0 && bytes <= static_cast<int64_t>(args.workspace.size());
+                      bool split) {
+  const auto room = static_cast<int64_t>(args.workspace.size()) / slot_bytes(limits, launch);
+  const int64_t slots = std::min(room, launch.blocks * launch.partitions);
   return {.args = args,
           .share = launch.share,
           .num_reqs = static_cast<int32_t>(args.seq_lens.size()),
@@ -135,6 +156,7 @@ AttentionWork work_of(const AttentionArgs& args,
           .rows_per_block = launch.rows_per_block,
           .block_shift = std::countr_zero(static_cast<uint32_t>(args.kv.block_size)),
           .partials = split ? reinterpret_cast<float*>(args.workspace.data()) : nullptr,
+          .num_slots = split ? static_cast<int32_t>(slots) : 0,
           .partitions = launch.partitions};
 }
 
@@ -142,14 +164,25 @@ void start_list(Stream stream,
                 const AttentionArgs& args,
                 const AttentionLimits& limits,
                 const Launch& launch) {
-  const ListShape shape = list_shape(launch, limits.head_dim);
-  const AttentionWork work = work_of(args, limits, launch, shape.bytes);
+  const ListShape shape = list_shape(limits, launch);
+  const auto room = static_cast<int64_t>(args.workspace.size());
+  const bool split = shape.bytes > 0 && shape.bytes <= room;
   const int64_t row_blocks = std::min<int64_t>(launch.blocks, gpu::multiprocessors());
-  launch_attention_list(
-      stream,
-      {.attention = work,
-       .blocks = work.partials != nullptr ? shape.blocks : static_cast<int32_t>(row_blocks),
-       .slots = shape.slots});
+  launch_attention_list(stream,
+                        {.attention = work_of(args, limits, launch, split),
+                         .blocks = static_cast<int32_t>(split ? shape.blocks : row_blocks),
+                         .slots = static_cast<int32_t>(shape.slots)});
+}
+
+template <typename Work>
+void start_merge(Stream stream, const Work& work, const AttentionGrid& grid) {
+  gpu::launch(stream,
+              {.blocks_x = grid.blocks,
+               .blocks_y = work.rows_per_block,
+               .threads = kAttentionThreads,
+               .overlaps = overlaps(LaunchKind::kAttention, work.args.num_tokens)},
+              merge_kernel<Work>,
+              work);
 }
 
 void start(Stream stream,
@@ -159,28 +192,27 @@ void start(Stream stream,
   if (args.slopes == nullptr && by_list(limits, args.kv, launch)) {
     return start_list(stream, args, limits, launch);
   }
-  const AttentionWork work =
-      work_of(args, limits, launch, partials_bytes(launch, limits.head_dim));
-  const bool split = work.partials != nullptr;
+  const int64_t bytes = partials_bytes(limits, launch);
+  const int64_t needed = splits_in_part(limits, launch) ? slot_bytes(limits, launch) : bytes;
+  const bool split = bytes > 0 && needed <= static_cast<int64_t>(args.workspace.size());
+  const AttentionWork work = work_of(args, limits, launch, split);
   const bool wgmma = args.kv.dtype != DType::kF32 && launch.rows_per_block == kWgmmaAttentionRows;
   const int64_t most = wgmma ? launch.partitions : ceil_div(kMostBlocks, launch.blocks);
   const AttentionGrid grid{.blocks = launch.blocks,
                            .partitions = split ? std::min<int64_t>(launch.partitions, most) : 1};
   if (wgmma) {
-    launch_attention_wgmma(stream, work, grid);
-  } else if (args.kv.dtype == DType::kF32) {
+    RoomyWork roomy{work};
+    roomy.num_slots = 0;
+    launch_attention_wgmma(stream, roomy, grid);
+    if (split) start_merge(stream, roomy, grid);
+    return;
+  }
+  if (args.kv.dtype == DType::kF32) {
     launch_attention_fma(stream, work, grid);
   } else {
     launch_attention_mma(stream, work, grid);
   }
-  if (!split) return;
-  gpu::launch(stream,
-              {.blocks_x = grid.blocks,
-               .blocks_y = launch.rows_per_block,
-               .threads = kAttentionThreads,
-               .overlaps = overlaps(LaunchKind::kAttention, args.num_tokens)},
-              merge_kernel,
-              work);
+  if (split) start_merge(stream, work, grid);
 }
 
 }  // namespace
@@ -196,20 +228,20 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits, int32_t window)
   if (limits.num_tokens == 0) return 0;
   int64_t most = 0;
   for (const Attends by : {Attends::kFma, Attends::kMma, Attends::kWgmma}) {
-    const bool has_list = by != Attends::kFma && gpu::ptx::device_has_wgmma();
     const Plan plan = plan_of(limits, window, by);
     for (int i = 0; i < plan.count; ++i) {
       const Launch& launch = plan.launches[i];
-      most = std::max(most, partials_bytes(launch, limits.head_dim));
-      if (!has_list || launch.rows_per_block > kFewAttentionRows) continue;
-      most = std::max(most, list_shape(launch, limits.head_dim).bytes);
+      most = std::max(most, partials_bytes(limits, launch));
+      if (by == Attends::kFma || !has_list(limits)) continue;
+      if (launch.rows_per_block > kFewAttentionRows) continue;
+      most = std::max(most, list_shape(limits, launch).bytes);
     }
   }
   return most;
 }
 
 int64_t mixed_attention_workspace_bytes(const AttentionLimits& limits) {
-  if (limits.num_tokens == 0 || !gpu::ptx::device_has_wgmma()) return 0;
+  if (limits.num_tokens == 0 || !has_list(limits)) return 0;
   AttentionLimits step = limits;
   step.num_reqs = std::min(limits.num_reqs, kMostListRequests);
   if (limits.head_dim <= kManyRowsWidth) {
@@ -218,8 +250,7 @@ int64_t mixed_attention_workspace_bytes(const AttentionLimits& limits) {
     const int64_t few = int64_t{step.num_reqs} * std::max(kFewAttentionRows / group, 1);
     step.num_tokens = static_cast<int32_t>(std::min<int64_t>(limits.num_tokens, few));
   }
-  return list_shape(launch_of(step, 0, RequestShare::kAll, kFewAttentionRows), limits.head_dim)
-      .bytes;
+  return list_shape(step, launch_of(step, 0, RequestShare::kAll, kFewAttentionRows)).bytes;
 }
 
 void launch_attention(Stream stream, const AttentionArgs& args, const AttentionLimits& limits) {

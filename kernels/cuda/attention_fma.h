@@ -179,8 +179,8 @@ __device__ __forceinline__ void weigh_rows(const Work& work,
       continue;
     }
     const RowState next = weigh_row(shared.weights[r], visible, shared.rescale[r]);
-    if (work.partials != nullptr) {
-      float* const partial = partial_of(work, index, r);
+    if (is_split(work, block)) {
+      float* const partial = partial_of(work, block, index, r);
       if (first_lane) {
         shared.join[r] = Join::kStart;
         partial[work.args.kv.head_dim] = next.m;
@@ -265,8 +265,8 @@ __device__ __forceinline__ void weigh_values(const Work& work,
       const int32_t r = first_row + i;
       const Join join = shared.join[r];
       if (join == Join::kNone) continue;
-      if (work.partials != nullptr) {
-        partial_of(work, index, r)[d] = acc[i];
+      if (is_split(work, block)) {
+        partial_of(work, block, index, r)[d] = acc[i];
         continue;
       }
       float& output = shared.output[r * head_stride(work) + d];
@@ -313,10 +313,12 @@ __device__ __forceinline__ void attend_rows(const Work& work) {
   const int32_t last = (keys.end - 1) / kAttentionPartition;
   int32_t partition = first_partition_of(work, block);
   int32_t step = 1;
-  if (work.partials != nullptr) {
+  if (is_split(work, block)) {
     partition += static_cast<int32_t>(blockIdx.y);
     step = static_cast<int32_t>(gridDim.y);
     if (partition > last) return;
+  } else if (blockIdx.y > 0) {
+    return;
   }
   const FmaShared<kRows> shared = carve<kRows>(work);
   load_queries(work, block, shared);
@@ -332,7 +334,7 @@ __device__ __forceinline__ void attend_rows(const Work& work) {
     weigh_values(work, block, partition, shared);
     __syncthreads();
   }
-  if (work.partials == nullptr) finish_rows(work, block, shared, states);
+  if (!is_split(work, block)) finish_rows(work, block, shared, states);
 }
 
 // Returns the shared memory of a block.

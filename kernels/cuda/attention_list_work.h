@@ -31,31 +31,6 @@ bool list_attends(const KvLayerView& kv);
 // Attends the rows of work.attention.share and, if there are partials, merges them.
 void launch_attention_list(Stream stream, const ListWork& work);
 
-struct RequestWork {
-  int32_t first_token;     // index of the request's first token in the call
-  int32_t first_position;  // that token's
-  int32_t rows;
-  int32_t row_blocks;  // 0: nothing to do
-  int32_t partitions;  // most of a row block, from its own first one on
-};
-
-__device__ __forceinline__ RequestWork request_work(const AttentionWork& work, int32_t request) {
-  const int32_t first_token = work.args.query_start_loc.data()[request];
-  const int32_t tokens = work.args.query_start_loc.data()[request + 1] - first_token;
-  const int32_t length = work.args.seq_lens.data()[request];
-  const int32_t rows = tokens * work.group;
-  const bool taken = work.share == RequestShare::kAll || rows <= kFewAttentionRows;
-  const int32_t position = length - tokens;
-  const int32_t first =
-      first_visible_key(position, work.args.window, work.args.is_chunked) / kAttentionPartition;
-  const int32_t range = (length - 1) / kAttentionPartition - first + 1;
-  return {.first_token = first_token,
-          .first_position = position,
-          .rows = rows,
-          .row_blocks = taken ? (rows + work.rows_per_block - 1) / work.rows_per_block : 0,
-          .partitions = range < work.partitions ? range : work.partitions};
-}
-
 struct ItemRange {
   int32_t begin;
   int32_t end;

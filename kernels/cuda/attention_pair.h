@@ -183,7 +183,7 @@ class RowPair {
       const int32_t begin = partition * kAttentionPartition;
       const KeyRange seen = keys_within(visible_[h], begin, kAttentionPartition);
       if (row_of(h) >= block_.num_rows || seen.end == 0) continue;
-      if (work_.partials != nullptr) {
+      if (is_split(work_, block_)) {
         store_partial(h, state[h], partition - first_partition_of(work_, block_));
       } else {
         join(h, state[h], visible_[h].begin >= begin);
@@ -257,7 +257,7 @@ class RowPair {
   }
 
   __device__ __forceinline__ void store_partial(int h, const RowState& state, int32_t index) const {
-    float* const partial = partial_of(work_, index, row_of(h));
+    float* const partial = partial_of(work_, block_, index, row_of(h));
     for_outputs(h, [&](int, int32_t d, float o) { partial[d] = o; });
     if (lane() % 4 != 0 || !stores_state_) return;
     partial[work_.args.kv.head_dim] = state.m;
@@ -309,7 +309,7 @@ __device__ __forceinline__ void attend_partitions(Shared& shared, const Work& wo
         rows.pair().end_partition(tile / kPartitionTiles);
       }
     }
-    if (work.partials == nullptr) return rows.pair().finish();
+    if (!is_split(work, block)) return rows.pair().finish();
     index += static_cast<int32_t>(gridDim.y);
     walked = tiles_of(work, block, index);
     if (walked.begin >= walked.end) return;

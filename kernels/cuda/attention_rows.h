@@ -3,7 +3,7 @@
 // the partitions of a row join. attention.cu plans, merges and finishes; attention_fma.cu is for
 // caches of floats, attention_list.cu for few rows a request on Hopper, attention_wgmma.cu for
 // prompts there over 16 bits, attention_mma.cu and its like for everything else. No GPU
-// has run chunked windows, slopes, or values narrower than keys.
+// has run chunked windows, slopes, values narrower than keys, or partials that find_rows() places.
 #pragma once
 
 #include <algorithm>
@@ -46,11 +46,17 @@ struct AttentionWork {
   int32_t group;  // query heads of a KV head
   int32_t rows_per_block;
   int32_t block_shift;  // key >> block_shift is its block of the cache
-  // [row block][KV head][partition of the row block][row][head_dim + 2]: o, m, l. Null: each block
-  // walks all of its partitions and finishes its rows.
+  // Slots of one partition of a row block and a KV head: [row][head_dim + 2]: o, m, l. Requests
+  // have theirs in order, [row block][KV head][partition]. Null: each block walks all of its
+  // partitions and finishes its rows, as do those of requests for which there are not enough slots.
   float* partials;
+  int32_t num_slots;   // 0 without partials
   int32_t partitions;  // most of a row block
 };
+
+// A launch with room for `partitions` slots of every block, which are in the order of the blocks:
+// no register has to hold their place. `num_slots` is 0.
+struct RoomyWork : AttentionWork {};
 
 // Blocks of a launch: row blocks times KV heads along x. Where partitions run side by side, along y
 // one block for each partition or fewer, which then take partitions in turn.
@@ -70,7 +76,7 @@ void launch_attention_fp8(Stream stream, const AttentionWork& work, const Attent
 bool wgmma_attends(const KvLayerView& kv);
 // Gives launch_attention_mma's bits, with kWgmmaAttentionRows rows a block, on a device that has
 // wgmma. A block takes one partition, or all.
-void launch_attention_wgmma(Stream stream, const AttentionWork& work, const AttentionGrid& grid);
+void launch_attention_wgmma(Stream stream, const RoomyWork& work, const AttentionGrid& grid);
 
 struct KeyRange {
   int32_t begin;
@@ -85,8 +91,54 @@ struct RowBlock {
   int32_t first_row;
   int32_t num_rows;  // 0: nothing to do
   int32_t kv_head;
+  int32_t slot = -1;       // of its first partition; below 0: there is no room (is_split)
   int32_t num_chosen = 0;  // the keys that its one token has chosen (latent_work.h)
 };
+
+struct RequestWork {
+  int32_t first_token;     // index of the request's first token in the call
+  int32_t first_position;  // that token's
+  int32_t rows;
+  int32_t row_blocks;  // 0: nothing to do
+  int32_t partitions;  // most of a row block, from its own first one on
+};
+
+__device__ __forceinline__ RequestWork request_work(const AttentionWork& work, int32_t request) {
+  const int32_t first_token = work.args.query_start_loc.data()[request];
+  const int32_t tokens = work.args.query_start_loc.data()[request + 1] - first_token;
+  const int32_t length = work.args.seq_lens.data()[request];
+  const int32_t rows = tokens * work.group;
+  const bool many = rows > kFewAttentionRows;
+  const bool taken =
+      work.share == RequestShare::kAll || many == (work.share == RequestShare::kManyRows);
+  const int32_t position = length - tokens;
+  const int32_t first =
+      first_visible_key(position, work.args.window, work.args.is_chunked) / kAttentionPartition;
+  const int32_t range = (length - 1) / kAttentionPartition - first + 1;
+  return {.first_token = first_token,
+          .first_position = position,
+          .rows = rows,
+          .row_blocks = taken ? (rows + work.rows_per_block - 1) / work.rows_per_block : 0,
+          .partitions = range < work.partitions ? range : work.partitions};
+}
+
+// Returns how many slots the request's partials take.
+__device__ __forceinline__ int32_t slots_of(const AttentionWork& work, const RequestWork& of) {
+  return of.row_blocks * work.args.kv.num_kv_heads * of.partitions;
+}
+
+// Returns the slot of the first partition of a request's unit (row block and KV head), where the
+// requests in front of it take `before` slots; below 0: there is no room for the request.
+__device__ __forceinline__ int32_t first_slot(const AttentionWork& work,
+                                              int32_t request,
+                                              uint32_t before,
+                                              int32_t unit) {
+  if (work.num_slots == 0) return -1;
+  const RequestWork of = request_work(work, request);
+  const uint32_t end = before + static_cast<uint32_t>(slots_of(work, of));
+  if (end > static_cast<uint32_t>(work.num_slots)) return -1;
+  return static_cast<int32_t>(before) + unit * of.partitions;
+}
 
 // Each request's blocks start at the most that the rows before it can fill, so that a block finds
 // its request by looking at one request at a time.
@@ -99,16 +151,26 @@ __device__ __forceinline__ int32_t first_block_of(const AttentionWork& work, int
 // Finds the block's rows; all of its threads call it. Last rows, which see most keys, come first.
 __device__ __forceinline__ RowBlock find_rows(const AttentionWork& work) {
   GPU_SHARED(int32_t, found, 1);
+  GPU_SHARED(uint32_t, slots_before, 1);
   const int32_t kv_heads = work.args.kv.num_kv_heads;
   const auto from_last = static_cast<int32_t>(gridDim.x - 1 - blockIdx.x);
   const int32_t index = from_last / kv_heads;
-  if (threadIdx.x == 0) found[0] = -1;
+  if (threadIdx.x == 0) {
+    found[0] = -1;
+    slots_before[0] = 0;
+  }
   __syncthreads();
+  int32_t before = 0;  // of the thread's requests
   for (auto request = static_cast<int32_t>(threadIdx.x); request < work.num_reqs;
        request += static_cast<int32_t>(blockDim.x)) {
-    const bool starts_before = first_block_of(work, request) <= index;
-    if (starts_before && first_block_of(work, request + 1) > index) found[0] = request;
+    if (first_block_of(work, request) > index) break;
+    if (first_block_of(work, request + 1) > index) {
+      found[0] = request;
+    } else if (work.num_slots > 0) {
+      before += slots_of(work, request_work(work, request));
+    }
   }
+  if (before > 0) gpu::shared_add(slots_before, static_cast<uint32_t>(before));
   __syncthreads();
   const int32_t request = found[0];
   if (request < 0) return {};
@@ -118,8 +180,10 @@ __device__ __forceinline__ RowBlock find_rows(const AttentionWork& work) {
   if (work.share != RequestShare::kAll && many != (work.share == RequestShare::kManyRows)) {
     return {};
   }
-  const int32_t first_row = (index - first_block_of(work, request)) * work.rows_per_block;
+  const int32_t row_block = index - first_block_of(work, request);
+  const int32_t first_row = row_block * work.rows_per_block;
   const int32_t rows = tokens * work.group - first_row;
+  const int32_t kv_head = from_last % kv_heads;
   return {.request = request,
           .first_token = first_token,
           .first_position = work.args.seq_lens.data()[request] - tokens,
@@ -127,7 +191,8 @@ __device__ __forceinline__ RowBlock find_rows(const AttentionWork& work) {
           .num_rows = rows < 0                     ? 0
                       : rows < work.rows_per_block ? rows
                                                    : work.rows_per_block,
-          .kv_head = from_last % kv_heads};
+          .kv_head = kv_head,
+          .slot = first_slot(work, request, slots_before[0], row_block * kv_heads + kv_head)};
 }
 
 // Returns the keys, absolute, that row r of the block sees.
@@ -150,15 +215,25 @@ __device__ __forceinline__ int32_t first_partition_of(const Work& work, const Ro
   return visible_to_any(work, block).begin / kAttentionPartition;
 }
 
-// Returns the tiles that a block walks: those of partition number `index` where partitions run side
-// by side, none past the last partition that its rows see.
+// Whether the row block's partitions run side by side; if not, one block walks all of them.
+__device__ __forceinline__ bool is_split(const AttentionWork& /*work*/, const RowBlock& block) {
+  return block.slot >= 0;
+}
+
+__device__ __forceinline__ bool is_split(const RoomyWork& work, const RowBlock& /*block*/) {
+  return work.partials != nullptr;
+}
+
+// Returns the tiles that block `index` of a row block walks: those of its partition number `index`
+// where partitions run side by side, none past the last one that its rows see; else the first block
+// walks all.
 template <typename Work>
 __device__ __forceinline__ KeyRange tiles_of(const Work& work,
                                              const RowBlock& block,
                                              int32_t index) {
   const KeyRange keys = visible_to_any(work, block);
   const KeyRange tiles{keys.begin / kAttentionTile, (keys.end - 1) / kAttentionTile + 1};
-  if (work.partials == nullptr) return tiles;
+  if (!is_split(work, block)) return index == 0 ? tiles : KeyRange{0, 0};
   const int32_t partition = first_partition_of(work, block) + index;
   return {std::max(tiles.begin, partition * kPartitionTiles),
           std::min(tiles.end, (partition + 1) * kPartitionTiles)};
@@ -254,9 +329,21 @@ __device__ __forceinline__ float slope_of(const AttentionWork& work,
   return work.args.slopes[block.kv_head * work.group + (block.first_row + r) % work.group];
 }
 
+__device__ __forceinline__ int64_t slot_of(const AttentionWork& /*work*/, const RowBlock& block) {
+  return block.slot;
+}
+
+__device__ __forceinline__ int64_t slot_of(const RoomyWork& work, const RowBlock& /*block*/) {
+  return int64_t{blockIdx.x} * work.partitions;
+}
+
 // Returns where a row's part of that partition is stored for the merge.
-__device__ __forceinline__ float* partial_of(const AttentionWork& work, int32_t index, int32_t r) {
-  const int64_t slot = int64_t{blockIdx.x} * work.partitions + index;
+template <typename Work>
+__device__ __forceinline__ float* partial_of(const Work& work,
+                                             const RowBlock& block,
+                                             int32_t index,
+                                             int32_t r) {
+  const int64_t slot = slot_of(work, block) + index;
   return work.partials + (slot * work.rows_per_block + r) * (int64_t{work.args.kv.head_dim} + 2);
 }
 
@@ -265,7 +352,7 @@ template <typename Work>
 __device__ __forceinline__ void merge_row(const Work& work) {
   const RowBlock block = find_rows(work);
   const auto r = static_cast<int32_t>(blockIdx.y);
-  if (r >= block.num_rows) return;
+  if (r >= block.num_rows || !is_split(work, block)) return;
   const KeyRange keys = visible_keys(work, block, r);
   const int32_t base = first_partition_of(work, block);
   const int32_t first = keys.begin / kAttentionPartition - base;
@@ -274,11 +361,11 @@ __device__ __forceinline__ void merge_row(const Work& work) {
   float* const out = output_of(work, block, r);
   for (auto d = static_cast<int32_t>(threadIdx.x); d < work.args.kv.value_width();
        d += kAttentionThreads) {
-    const float* partial = partial_of(work, first, r);
+    const float* partial = partial_of(work, block, first, r);
     RowState state{.m = partial[width], .l = partial[width + 1]};
     float output = partial[d];
     for (int32_t partition = first + 1; partition <= last; ++partition) {
-      partial = partial_of(work, partition, r);
+      partial = partial_of(work, block, partition, r);
       const MergeFactors factors = merge_factors(state.m, partial[width]);
       output = merged(factors, output, partial[d]);
       state = {.m = factors.m, .l = merged(factors, state.l, partial[width + 1])};

@@ -69,7 +69,7 @@ constexpr int kTileSteps = kAttentionTile / kStep;
 constexpr int kValueColumns = 64;  // d in a row of V
 
 struct Work {
-  AttentionWork attention;
+  RoomyWork attention;
   TensorMap k;
   TensorMap v;
 };
@@ -164,12 +164,12 @@ __device__ __forceinline__ void produce(Memory<kDim>& memory,
 // The 64 rows of a warpgroup, 16 a warp.
 template <typename Cache, int kDim>
 class WarpgroupRows {
-  using Pair = RowPair<kDim / 2, kConsumers>;
+  using Pair = RowPair<kDim / 2, kConsumers, RoomyWork>;
   static constexpr uint32_t kValueRowBytes = kValueColumns * 2;
 
  public:
   __device__ __forceinline__ WarpgroupRows(Memory<kDim>& memory,
-                                           const AttentionWork& work,
+                                           const RoomyWork& work,
                                            const RowBlock& block)
       : memory_(memory),
         keys_(visible_to_any(work, block)),
@@ -405,7 +405,7 @@ TensorMap block_map(const std::byte* data,
 }
 
 template <typename Cache, int kDim>
-void start(Stream stream, const AttentionWork& attention, const AttentionGrid& grid) {
+void start(Stream stream, const RoomyWork& attention, const AttentionGrid& grid) {
   const KvLayerView& kv = attention.args.kv;
   const int64_t width = cached_head_dim(kv.head_dim);
   const int32_t size = kv.block_size;
@@ -423,7 +423,7 @@ void start(Stream stream, const AttentionWork& attention, const AttentionGrid& g
 }
 
 template <typename Cache>
-void start(Stream stream, const AttentionWork& work, const AttentionGrid& grid) {
+void start(Stream stream, const RoomyWork& work, const AttentionGrid& grid) {
   return work.args.kv.head_dim <= 64 ? start<Cache, 64>(stream, work, grid)
                                      : start<Cache, 128>(stream, work, grid);
 }
@@ -436,7 +436,7 @@ bool wgmma_attends(const KvLayerView& kv) {
          kv.block_size >= kWgmmaBlockSize;
 }
 
-void launch_attention_wgmma(Stream stream, const AttentionWork& work, const AttentionGrid& grid) {
+void launch_attention_wgmma(Stream stream, const RoomyWork& work, const AttentionGrid& grid) {
   CHECK(wgmma_attends(work.args.kv) && work.rows_per_block == kWgmmaAttentionRows);
   if (work.args.kv.dtype == DType::kF16) return start<WgmmaF16Cache>(stream, work, grid);
   start<WgmmaBf16Cache>(stream, work, grid);

@@ -213,6 +213,7 @@ int32_t most_head_dim() { return max_attention_head_dim(); }
 // after a long context, are not split.
 int64_t attention_workspace_bytes(const AttentionLimits& limits) {
   int64_t most = mixed_attention_workspace_bytes(limits);
+  if (most > 0) return most;
   for (int32_t reqs = 1; reqs <= std::min(limits.num_reqs, limits.num_tokens); ++reqs) {
     AttentionLimits step = limits;
     step.num_tokens = reqs;

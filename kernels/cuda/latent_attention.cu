@@ -331,8 +331,8 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
   merge_row(work);
 }
 
-// With fewer blocks than this, partitions get blocks of their own, unless their partials would take
-// more memory than kMostPartials.
+// With fewer blocks than this, partitions get blocks of their own, but for those of requests whose
+// partials find no room in kMostPartials.
 constexpr int64_t kEnoughBlocks = 64;
 constexpr int64_t kMostPartials = int64_t{512} << 20;
 // Partitions make at most about this many blocks: those without keys cost as much as starting them.
@@ -366,12 +366,9 @@ Launch launch_of(const AttentionLimits& limits, DType dtype, bool chooses) {
           .partitions = static_cast<int32_t>(ceil_div(limits.seq_len, kAttentionPartition))};
 }
 
-// Bytes of the partials of partitions side by side; 0: they do not run so.
-int64_t partials_bytes(const Launch& launch, int32_t latent_dim) {
-  if (launch.partitions <= 1 || launch.blocks >= kEnoughBlocks) return 0;
-  const int64_t bytes = launch.blocks * launch.partitions * launch.rows_per_block *
-                        (int64_t{latent_dim} + 2) * int64_t{sizeof(float)};
-  return bytes <= kMostPartials ? bytes : 0;
+// Bytes of the partials of one partition.
+int64_t slot_bytes(const Launch& launch, int32_t latent_dim) {
+  return launch.rows_per_block * (int64_t{latent_dim} + 2) * int64_t{sizeof(float)};
 }
 
 LatentWork work_of(const LatentAttentionArgs& args, const Launch& launch) {
@@ -383,9 +380,12 @@ LatentWork work_of(const LatentAttentionArgs& args, const Launch& launch) {
   work.group = args.num_heads;
   work.rows_per_block = launch.rows_per_block;
   work.block_shift = std::countr_zero(static_cast<uint32_t>(cache.block_size));
-  const int64_t bytes = partials_bytes(launch, cache.latent_dim);
-  const bool split = bytes > 0 && bytes <= static_cast<int64_t>(args.workspace.size());
+  const int64_t room =
+      static_cast<int64_t>(args.workspace.size()) / slot_bytes(launch, cache.latent_dim);
+  const bool split = launch.partitions > 1 && launch.blocks < kEnoughBlocks && room > 0;
   work.partials = split ? reinterpret_cast<float*>(args.workspace.data()) : nullptr;
+  const int64_t slots = std::min(room, launch.blocks * launch.partitions);
+  work.num_slots = split ? static_cast<int32_t>(slots) : 0;
   work.partitions = launch.partitions;
   work.query_head_stride = args.query.head_stride;
   work.out_head_stride = args.out.head_stride;

@@ -134,12 +134,14 @@ __device__ __forceinline__ RowBlock find_rows(const LatentWork& work) {
   const int32_t position = work.args.seq_lens.data()[request] - starts[request + 1] + token;
   const int32_t first_row = from_last % blocks_of_token(work) * work.rows_per_block;
   const int32_t rows = work.group - first_row;
+  const bool splits = (from_last + 1) * work.partitions <= work.num_slots;
   return {.request = request,
           .first_token = token,
           .first_position = position,
           .first_row = first_row,
           .num_rows = rows < work.rows_per_block ? rows : work.rows_per_block,
           .kv_head = 0,
+          .slot = splits ? from_last * work.partitions : -1,
           .num_chosen = chosen_run(work, token, position + 1).total};
 }
 

@@ -78,18 +78,22 @@ inline constexpr int32_t kMaxAttentionHeadDim = 512;
 int32_t max_attention_head_dim();
 
 // Bytes of the workspace with which partitions of the keys run side by side, for few rows over long
-// contexts; 0 where it does not help. The bits are the same with and without it.
+// contexts; 0 where it does not help. Without a list of work at most 512 MiB, for which a step
+// within the limits may be too long: then some of its requests, or all, are not split. The bits are
+// the same in all cases.
 // `limits.num_threads` is not read.
 int64_t attention_workspace_bytes(const AttentionLimits& limits, int32_t window);
 
 // Bytes of the workspace with which partitions of requests of few rows run side by side in every
 // step within `limits`, whatever their windows: beside prompts, too, and with several tokens a
-// request. 0 where no such step has blocks of 16 rows that share a list of work.
+// request. 0 where no such step has blocks of 16 rows that share a list of work; else steps that
+// the list does not take make do with as many bytes.
 int64_t mixed_attention_workspace_bytes(const AttentionLimits& limits);
 
 // `limits` are what the host knows of the call, whose lengths are in device memory: its heads, and
-// upper bounds for the rest, so that a captured launch serves every step that fits. Work that
-// args.workspace has no room for is not split. args.then must be null; requests may be empty.
+// upper bounds for the rest, so that a captured launch serves every step that fits. Requests whose
+// partials args.workspace has no room for are not split. args.then must be null; requests may be
+// empty.
 void launch_attention(Stream stream, const AttentionArgs& args, const AttentionLimits& limits);
 
 // Latent attention (kernels/latent_attention.h): over caches of floats with the CPU's bits, over

@@ -38,6 +38,7 @@ struct Case {
   std::vector<Request> requests = {};
   int32_t bound = 0;  // of tokens, as a recorded launch has it; 0: their number
   int capability = 90;
+  int32_t slots = 0;  // partials that a split launch has room for; 0: what it asks for
 
   [[nodiscard]] int32_t width() const { return latent_dim + rope_dim; }
 };
@@ -118,7 +119,9 @@ class Step {
                                  .num_kv_heads = 1,
                                  .head_dim = c_.latent_dim,
                                  .num_threads = 1};
-    const test::DeviceBytes workspace(split ? cuda::latent_partials_bytes(limits) : 0);
+    const int64_t asked =
+        c_.slots > 0 ? c_.slots * slot_bytes() : cuda::latent_partials_bytes(limits);
+    const test::DeviceBytes workspace(split ? asked : 0);
     ChosenKeys chosen;
     if (c_.chosen_of_ten > 0) {
       chosen = {const_cast<uint64_t*>(words_.data()) + skipped * chosen_words(longest_),
@@ -175,6 +178,11 @@ class Step {
 
   [[nodiscard]] int64_t plane_bytes(int32_t width) const {
     return num_blocks() * kv_head_bytes(c_.dtype, width, c_.block_size);
+  }
+
+  [[nodiscard]] int64_t slot_bytes() const {
+    const int64_t rows = c_.dtype == DType::kF32 ? 8 : 16;
+    return rows * (c_.latent_dim + 2) * static_cast<int64_t>(sizeof(float));
   }
 
   int32_t& entry(size_t r, int64_t block) {
@@ -344,6 +352,14 @@ TEST(CudaLatentAttention, Over16BitsHasTheModelsBits) {
 
 TEST(CudaLatentAttention, MergesPartitions) {
   check({.block_size = 32, .requests = {{1100, 2}, {515, 1}}});
+}
+
+// There is room for 5 partitions of 6: those of the last request run one after the other.
+TEST(CudaLatentAttention, RequestsWithoutRoomAreNotSplit) {
+  for (const DType dtype : {DType::kBF16, DType::kF32}) {
+    check({.dtype = dtype, .requests = {{1100, 1}, {9, 1}, {600, 1}}, .slots = 5});
+  }
+  check({.chosen_of_ten = 9, .requests = {{610, 1}, {600, 1}}, .slots = 3});
 }
 
 TEST(CudaLatentAttention, TakesChosenKeysAloneInTheirOrder) {
