@@ -92,9 +92,8 @@ Plan plan_of(const AttentionLimits& limits, int32_t window, Attends by) {
           2};
 }
 
-// Partials take at most this many bytes, but those of the list, however long the context: a step
-// whose lengths would take more finds that out on the device, and requests for which there is no
-// room are not split.
+// Partials take at most this many bytes, however long the context: a step whose lengths would take
+// more finds that out on the device, and requests for which there is no room are not split.
 constexpr int64_t kMostPartials = int64_t{512} << 20;
 
 // Bytes of the partials of one partition.
@@ -128,7 +127,9 @@ ListShape list_shape(const AttentionLimits& limits, const Launch& launch) {
   const int64_t items = launch.blocks * launch.partitions;
   const int64_t blocks = std::min<int64_t>(items, gpu::multiprocessors());
   const int64_t bytes = blocks * slot_bytes(limits, launch);  // of a slot of each block
-  const int64_t slots = std::min<int64_t>(ceil_div(items, blocks), launch.partitions);
+  const int64_t slots = std::min({ceil_div(items, blocks),
+                                  int64_t{launch.partitions},
+                                  std::max<int64_t>(kMostPartials / bytes, 1)});
   return {blocks, slots, launch.partitions == 1 ? 0 : slots * bytes};
 }
 
@@ -166,12 +167,13 @@ void start_list(Stream stream,
                 const Launch& launch) {
   const ListShape shape = list_shape(limits, launch);
   const auto room = static_cast<int64_t>(args.workspace.size());
-  const bool split = shape.bytes > 0 && shape.bytes <= room;
+  const int64_t slots = std::min(shape.slots, room / (shape.blocks * slot_bytes(limits, launch)));
+  const bool split = shape.bytes > 0 && slots > 0;
   const int64_t row_blocks = std::min<int64_t>(launch.blocks, gpu::multiprocessors());
   launch_attention_list(stream,
                         {.attention = work_of(args, limits, launch, split),
                          .blocks = static_cast<int32_t>(split ? shape.blocks : row_blocks),
-                         .slots = static_cast<int32_t>(shape.slots)});
+                         .slots = static_cast<int32_t>(slots)});
 }
 
 template <typename Work>

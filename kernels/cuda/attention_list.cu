@@ -194,8 +194,9 @@ __device__ __forceinline__ CutBlock cut_block(const AttentionWork& work,
   const int32_t request = list.request_of(cut.head.end);
   const RequestWork of = request_work(work, request);
   const int32_t item = cut.head.end - list.start_of(request);
-  const int32_t unit = item / of.partitions;
-  const int32_t partitions = item - unit * of.partitions;
+  const int32_t each = list.items_of(of);
+  const int32_t unit = item / each;
+  const int32_t partitions = item - unit * each;
   cut.first_item = cut.head.end - partitions;
   if (cut.first_item < cut.head.begin) return cut;
   cut.partitions = partitions;
@@ -252,7 +253,7 @@ __device__ __forceinline__ void merge_output(const ListWork& list_work,
 // m and l itself, and o for its d.
 __global__ void __launch_bounds__(kAttentionThreads, 1)
     merge_list_kernel(const __grid_constant__ ListWork list_work) {
-  GPU_SHARED(int32_t, starts, kMostListRequests + 1);
+  GPU_SHARED(int32_t, starts, kListWords);
   ptx::wait_for_launches();
   ptx::start_next_launch();
   const AttentionWork& work = list_work.attention;

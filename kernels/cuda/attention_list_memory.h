@@ -46,7 +46,7 @@ struct ListMemory {
   gpu::ptx::Mbarrier values_full[kValueStages];
   gpu::ptx::Mbarrier values_empty[kValueStages];
   int32_t blocks[32];  // the partition's whose copies are being issued
-  int32_t starts[kMostListRequests + 1];
+  int32_t starts[kListWords];
 };
 
 __device__ __forceinline__ int list_lane() { return static_cast<int>(threadIdx.x % 32); }

@@ -3,7 +3,8 @@
 // block's partitions in order. Every block of a launch takes an equal share of the list, to within
 // one partition, so that all multiprocessors end together whatever the requests' lengths. A block
 // joins its partitions of a row block from the first one on; partitions of a row block that began
-// in another block's share it stores one by one, for the merge.
+// in another block's share it stores one by one, for the merge. No GPU has run a list whose row
+// blocks stay whole for want of slots.
 #pragma once
 
 #include <algorithm>
@@ -17,13 +18,17 @@ namespace sluice::kernels::cuda {
 
 // The most requests of a launch; larger calls take other kernels.
 inline constexpr int32_t kMostListRequests = 1024;
+// The list's shared memory: where each request's items start, where the last one's end, and whether
+// row blocks are cut.
+inline constexpr int32_t kListWords = kMostListRequests + 2;
 
 // A launch's arguments. `attention.partials` are [block][slot][row][head_dim + 2]: o, m, l. If they
-// are null, a row block is one item, which no border between shares cuts.
+// are null, or too few for the step's lengths, a row block is one item, which no border between
+// shares cuts.
 struct ListWork {
   AttentionWork attention;
   int32_t blocks;  // the launch's
-  int32_t slots;   // most partials of a block, the last one for what it joined
+  int32_t slots;   // of a block, the last one for what it joined; there is one at least
 };
 
 // Whether the list's kernels take such a cache, on a device with a copy engine.
@@ -36,40 +41,21 @@ struct ItemRange {
   int32_t end;
 };
 
-// The list: a request's items are [row block][KV head], and [partition] where there are partials.
+// The list: a request's items are [row block][KV head], and [partition] where row blocks are cut.
 class WorkList {
  public:
-  // All threads of the block call it; `starts` is shared memory for kMostListRequests + 1.
-  __device__ __forceinline__ WorkList(const ListWork& list, int32_t* starts)
-      : list_(list), starts_(starts) {
-    const AttentionWork& work = list.attention;
-    for (auto request = static_cast<int32_t>(threadIdx.x); request < work.num_reqs;
-         request += static_cast<int32_t>(blockDim.x)) {
-      const RequestWork of = request_work(work, request);
-      starts[request + 1] = of.row_blocks * work.args.kv.num_kv_heads * items_of(of);
+  // All threads of the block call it; `words` is shared memory for kListWords.
+  __device__ __forceinline__ WorkList(const ListWork& list, int32_t* words)
+      : list_(list), starts_(words) {
+    bool cuts = list.attention.partials != nullptr;
+    while (true) {
+      count(cuts);
+      // A share keeps no more partials than it has items, nor than a row block has partitions.
+      const int32_t longest = length_ + (longer_ > 0 ? 1 : 0);
+      if (!cuts || longest <= list.slots || list.attention.partitions <= list.slots) return;
+      cuts = false;
+      __syncthreads();  // no thread reads the words
     }
-    __syncthreads();
-    if (threadIdx.x < 32) {
-      const auto lane = static_cast<int32_t>(threadIdx.x);
-      int32_t before = 0;
-      for (int32_t first = 0; first < work.num_reqs; first += 32) {
-        const int32_t request = first + lane;
-        int32_t sum = request < work.num_reqs ? starts[request + 1] : 0;
-        for (int step = 1; step < 32; step *= 2) {
-          const int32_t other = __shfl_up_sync(kAllLanes, sum, step);
-          if (lane >= step) sum += other;
-        }
-        if (request < work.num_reqs) starts[request + 1] = before + sum;
-        before += static_cast<int32_t>(
-            __reduce_max_sync(kAllLanes, static_cast<uint32_t>(sum)));  // the last lane's
-      }
-      if (lane == 0) starts[0] = 0;
-    }
-    __syncthreads();
-    const int32_t total = starts[work.num_reqs];
-    shares_ = list.blocks < total ? list.blocks : total;
-    length_ = shares_ == 0 ? 0 : total / shares_;
-    longer_ = total - length_ * shares_;
   }
 
   [[nodiscard]] __device__ __forceinline__ int32_t num_shares() const { return shares_; }
@@ -99,7 +85,7 @@ class WorkList {
   }
 
   [[nodiscard]] __device__ __forceinline__ int32_t items_of(const RequestWork& of) const {
-    return list_.attention.partials == nullptr ? 1 : of.partitions;
+    return starts_[kMostListRequests + 1] != 0 ? of.partitions : 1;
   }
 
   // Returns the row block and KV head with number `unit` in the request.
@@ -118,6 +104,43 @@ class WorkList {
   }
 
  private:
+  // Counts the items and deals them out.
+  __device__ __forceinline__ void count(bool cuts) {
+    const AttentionWork& work = list_.attention;
+    int32_t* const starts = starts_;
+    for (auto request = static_cast<int32_t>(threadIdx.x); request < work.num_reqs;
+         request += static_cast<int32_t>(blockDim.x)) {
+      const RequestWork of = request_work(work, request);
+      starts[request + 1] =
+          of.row_blocks * work.args.kv.num_kv_heads * (cuts ? of.partitions : 1);
+    }
+    __syncthreads();
+    if (threadIdx.x < 32) {
+      const auto lane = static_cast<int32_t>(threadIdx.x);
+      int32_t before = 0;
+      for (int32_t first = 0; first < work.num_reqs; first += 32) {
+        const int32_t request = first + lane;
+        int32_t sum = request < work.num_reqs ? starts[request + 1] : 0;
+        for (int step = 1; step < 32; step *= 2) {
+          const int32_t other = __shfl_up_sync(kAllLanes, sum, step);
+          if (lane >= step) sum += other;
+        }
+        if (request < work.num_reqs) starts[request + 1] = before + sum;
+        before += static_cast<int32_t>(
+            __reduce_max_sync(kAllLanes, static_cast<uint32_t>(sum)));  // the last lane's
+      }
+      if (lane == 0) {
+        starts[0] = 0;
+        starts[kMostListRequests + 1] = cuts ? 1 : 0;
+      }
+    }
+    __syncthreads();
+    const int32_t total = starts[work.num_reqs];
+    shares_ = list_.blocks < total ? list_.blocks : total;
+    length_ = shares_ == 0 ? 0 : total / shares_;
+    longer_ = total - length_ * shares_;
+  }
+
   const ListWork& list_;
   int32_t* starts_;
   int32_t shares_;

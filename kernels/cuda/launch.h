@@ -78,9 +78,8 @@ inline constexpr int32_t kMaxAttentionHeadDim = 512;
 int32_t max_attention_head_dim();
 
 // Bytes of the workspace with which partitions of the keys run side by side, for few rows over long
-// contexts; 0 where it does not help. Without a list of work at most 512 MiB, for which a step
-// within the limits may be too long: then some of its requests, or all, are not split. The bits are
-// the same in all cases.
+// contexts; 0 where it does not help. At most 512 MiB, for which a step within the limits may be
+// too long: then some of its requests, or all, are not split. The bits are the same in all cases.
 // `limits.num_threads` is not read.
 int64_t attention_workspace_bytes(const AttentionLimits& limits, int32_t window);
 

@@ -34,7 +34,6 @@ TEST(CudaAttentionWorkspace, IsBoundHoweverLongTheContext) {
     const simt::GivenDevice device(capability);
     if (!device.is_here()) continue;
     for (const int32_t dim : {64, 128, 256, 512}) {
-      if (capability == 90 && dim <= 256) continue;  // the list's
       SCOPED_TRACE(dim);
       const int64_t million = attention_workspace_bytes(limits_of(1 << 20, 32, 4, dim));
       EXPECT_GT(million, 0);
@@ -129,6 +128,29 @@ TEST(CudaAttentionWorkspace, RequestsWithoutRoomAreNotSplit) {
       step.check(workspace);
       for (int64_t slot = 0; slot < 4; ++slot) EXPECT_TRUE(step.has(workspace, slot)) << slot;
       EXPECT_FALSE(step.has(workspace, 4));
+    });
+  }
+}
+
+// The shim's 5 blocks have 6 partitions: 2 of them one each for the merge.
+TEST(CudaAttentionWorkspace, AListIsCutByTheStepsLengths) {
+  const simt::GivenDevice hopper(90);
+  if (!hopper.is_here()) GTEST_SKIP() << "the GPU is another";
+  for (const DType dtype : {DType::kBF16, DType::kF8E4M3}) {
+    SCOPED_TRACE(to_string(dtype));
+    const RecordedStep step({.dtype = dtype});
+    const auto num_written = [&](const test::DeviceBytes& workspace, int64_t slots) {
+      int64_t count = 0;
+      for (int64_t slot = 0; slot < slots; ++slot) count += step.has(workspace, slot) ? 1 : 0;
+      return count;
+    };
+    test::on_schedules([&] {
+      const test::DeviceBytes enough = step.workspace(10);
+      step.check(enough);
+      EXPECT_GT(num_written(enough, 10), 0);
+      const test::DeviceBytes too_few = step.workspace(9);
+      step.check(too_few);
+      EXPECT_EQ(num_written(too_few, 9), 0);
     });
   }
 }
