@@ -13,7 +13,9 @@
 #include "engine/engine.h"
 #include "tests/engine/cuda/tiny_model.h"
 #include "tests/support/fake_kv_peers.h"
+#include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
+#include "tests/support/tier.h"
 
 namespace sluice {
 namespace {
@@ -71,6 +73,29 @@ std::vector<ValidRequest> fetches_of(const std::vector<ValidRequest>& whole,
   return fetches;
 }
 
+// Both workers' answers are those of one engine, and the second computes no whole block.
+void expect_bits_of_one_engine(const Config& config, const std::vector<ValidRequest>& whole) {
+  const std::unique_ptr<Engine> alone = testing::start_engine(config);
+  ASSERT_NE(alone, nullptr);
+  const std::vector<Collected> expected = testing::run_together(*alone, whole);
+  FakeKvPeers peers;
+  const std::unique_ptr<Engine> p = start(peers, "p", config);
+  const std::unique_ptr<Engine> d = start(peers, "d", config);
+  ASSERT_TRUE(p != nullptr && d != nullptr);
+  EXPECT_EQ(d->model().backend.substr(0, 5), "cuda:");
+  const auto prefilled = testing::run_together(*p, offers_of(whole));
+  const auto actual = testing::run_together(*d, fetches_of(whole, prefilled));
+  testing::expect_same(expected, actual, "fetched");
+  for (size_t i = 0; i < actual.size(); ++i) {
+    const auto num_tokens = static_cast<int32_t>(whole[i].prompt.size());
+    EXPECT_EQ(actual[i].num_cached_tokens, (num_tokens - 1) / 16 * 16) << i;
+  }
+  EXPECT_EQ(peers.sent["Release"], static_cast<int>(whole.size()));
+  EXPECT_EQ(d->stats().num_blocks_used + p->stats().num_blocks_used, 0);
+  d->stop();
+  p->stop();
+}
+
 // Caches of floats and of codes with scales, through the host's memory and without.
 TEST(CudaHandoff, AFetchedPromptGetsTheBitsOfOneEngine) {
   struct Way {
@@ -81,29 +106,30 @@ TEST(CudaHandoff, AFetchedPromptGetsTheBitsOfOneEngine) {
   for (const auto& [dtype, transport] : {Way{"auto", "auto"}, Way{"int8", "tcp"}}) {
     SCOPED_TRACE(transport);
     const TinyModel model(TinyWeights::kInt8, dtype);
-    const std::vector<ValidRequest> whole = requests();
-    const std::unique_ptr<Engine> alone = testing::start_engine(model.config("cuda"));
-    ASSERT_NE(alone, nullptr);
-    const std::vector<Collected> expected = testing::run_together(*alone, whole);
-    FakeKvPeers peers;
     Config config = model.config("cuda");
     config.kv_transport = transport;
-    const std::unique_ptr<Engine> p = start(peers, "p", config);
-    const std::unique_ptr<Engine> d = start(peers, "d", config);
-    ASSERT_TRUE(p != nullptr && d != nullptr);
-    EXPECT_EQ(d->model().backend.substr(0, 5), "cuda:");
-    const auto prefilled = testing::run_together(*p, offers_of(whole));
-    const auto actual = testing::run_together(*d, fetches_of(whole, prefilled));
-    testing::expect_same(expected, actual, "fetched");
-    for (size_t i = 0; i < actual.size(); ++i) {
-      const auto num_tokens = static_cast<int32_t>(whole[i].prompt.size());
-      EXPECT_EQ(actual[i].num_cached_tokens, (num_tokens - 1) / 16 * 16) << i;
-    }
-    EXPECT_EQ(peers.sent["Release"], static_cast<int>(whole.size()));
-    EXPECT_EQ(d->stats().num_blocks_used + p->stats().num_blocks_used, 0);
-    d->stop();
-    p->stop();
+    expect_bits_of_one_engine(config, requests());
     if (testing::is_short()) return;
+  }
+}
+
+// States at the last whole block of each prompt: of short convolutions; in the long tier also of
+// delta rules, of Mamba-2, and of delta rules beside latents.
+TEST(CudaHandoff, FetchedStatesGiveTheBitsOfOneEngine) {
+  if (testing::is_short()) GTEST_SKIP() << "minutes under a sanitizer";
+  std::vector<const char*> names = {"conv"};
+  if (testing::is_full()) names.insert(names.end(), {"delta", "mamba", "channels"});
+  std::vector<ValidRequest> whole = requests();
+  for (ValidRequest& request : whole) {
+    for (TokenId& token : request.prompt) token %= 250;
+  }
+  for (const char* const name : names) {
+    SCOPED_TRACE(name);
+    Config config = testing::tiny_config(
+        "cuda", golden_folder() + "/models/engine-" + name + ".gguf", "float32");
+    config.kv_cache_memory = int64_t{8} << 20;
+    config.kv_transport = name == names.front() ? "auto" : "tcp";
+    expect_bits_of_one_engine(config, whole);
   }
 }
 
