@@ -22,9 +22,10 @@ enum class HandoffFallback : uint8_t {
   kSpoiled,        // more than one part failed its checksum
   kPreempted,      // the room for the blocks was taken back
   kDraining,       // this worker is shutting down
+  kEvicted,        // what this worker had of the prompt was evicted before the rest arrived
   kFirstToken,     // the first token computed here differs from the received one
 };
-inline constexpr size_t kNumHandoffFallbacks = 13;
+inline constexpr size_t kNumHandoffFallbacks = 14;
 
 constexpr std::string_view to_string(HandoffFallback reason) {
   switch (reason) {
@@ -52,6 +53,8 @@ constexpr std::string_view to_string(HandoffFallback reason) {
       return "preempted";
     case HandoffFallback::kDraining:
       return "draining";
+    case HandoffFallback::kEvicted:
+      return "evicted";
     case HandoffFallback::kFirstToken:
       return "first_token";
   }

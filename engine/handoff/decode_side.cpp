@@ -95,9 +95,11 @@ bool DecodeSide::hold(NewRequest& request,
   if (spec.result && spec.result->key != record->key) {
     return fall_back(HandoffFallback::kWrongPrompt);
   }
-  std::vector<KvBlockRef> here;
-  const int32_t num_here = kv_.find_blocks(record->tokens, record->extras, {}, here);
-  if (num_here * kv_.block_size() >= num_tokens) return false;
+  // What a request can go on from: all groups have what it reads.
+  const int32_t num_here =
+      kv_.acquire_prefix(request.id, request.tokens, request.extras, PrefixUse::kTransfer);
+  kv_.free(request.id);
+  if (num_here >= num_tokens) return false;
   record->trace = trace;
   record->held_ms = now_ms;
   const Expected<KvPeerId> peer = links_.connect(spec.peer);
@@ -117,7 +119,7 @@ bool DecodeSide::hold(NewRequest& request,
   record->num_prompt_tokens = num_prompt_tokens;
   record->epoch = spec.door == HandoffDoor::kSerial ? spec.peer_epoch : 0;
   for (int32_t group = 0; group < kv_.num_groups(); ++group) {
-    record->first.push_back(kv_.num_entries(group, num_here * kv_.block_size()));
+    record->first.push_back(kv_.num_entries(group, num_here));
   }
   record->request = std::move(request);
   cut(*record);
@@ -348,20 +350,32 @@ void DecodeSide::act(Record& record,
       abort_landing(record);
       break;
     case Do::kLand:
-      note_landed(record, now_ms);
-      report(record, kTransferDone, now_ms);
-      release(record, std::nullopt);
+      land(record, now_ms);
       break;
     case Do::kFallBack:
-      fallbacks_.count(action.fallback, 1);
-      if (record.receive_ms) ++stats_.num_failed;
-      if (record.is_held) report(record, to_string(action.fallback), now_ms);
-      release(record, action.fallback);
+      fall_back(record, action.fallback, now_ms);
       break;
     case Do::kDropBlocks:
       drop_blocks(record);
       break;
   }
+}
+
+void DecodeSide::land(Record& record, int64_t now_ms) {
+  // What was here when it was claimed may have been evicted before there was room for the rest.
+  if (front_tokens(record) < std::ssize(record.tokens)) {
+    return fall_back(record, HandoffFallback::kEvicted, now_ms);
+  }
+  note_landed(record, now_ms);
+  report(record, kTransferDone, now_ms);
+  release(record, std::nullopt);
+}
+
+void DecodeSide::fall_back(Record& record, HandoffFallback why, int64_t now_ms) {
+  fallbacks_.count(why, 1);
+  if (record.receive_ms) ++stats_.num_failed;
+  if (record.is_held) report(record, to_string(why), now_ms);
+  release(record, why);
 }
 
 void DecodeSide::note_landed(const Record& record, int64_t now_ms) {

@@ -139,6 +139,8 @@ class DecodeSide {
   bool post_slot(Record& record, int32_t slot);
   void take_in(Record& record, const KvFrame& frame);
   void free_slot(int32_t slot);
+  void land(Record& record, int64_t now_ms);
+  void fall_back(Record& record, HandoffFallback why, int64_t now_ms);
   void note_landed(const Record& record, int64_t now_ms);
   void report(const Record& record, std::string_view outcome, int64_t now_ms);
   void abort_landing(const Record& record);

@@ -77,6 +77,22 @@ class HandoffEngineTest : public ::testing::TestWithParam<std::tuple<const char*
     return made;
   }
 
+  // Asks P for the prompt, whose blocks it keeps, and returns the request by which D fetches them.
+  static ValidRequest fetched(Engine& p, ValidRequest whole) {
+    ValidRequest offer = whole;
+    offer.sampling.max_tokens = 1;
+    offer.handoff.emplace();
+    offer.handoff->kind = HandoffKind::kOffer;
+    offer.handoff->door = HandoffDoor::kSerial;
+    const Collected prefilled = testing::run_together(p, {offer}).front();
+    EXPECT_NE(prefilled.offer, nullptr);
+    whole.handoff = fetch(prefilled.offer->transfer);
+    whole.handoff->door = HandoffDoor::kSerial;
+    whole.handoff->peer_epoch = prefilled.offer->epoch;
+    whole.handoff->result = prefilled.offer->result;
+    return whole;
+  }
+
   static uint64_t num_fallbacks(const Engine& engine, HandoffFallback reason) {
     return engine.stats().handoff->fallbacks[static_cast<size_t>(reason)];
   }

@@ -3,6 +3,7 @@
 // does, bit for bit, whether or not blocks have come.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <future>
 #include <memory>
@@ -53,6 +54,28 @@ TEST_P(HandoffEngineTest, RequestsThatRoutersSendAtOnceGetTheBitsOfOneEngine) {
   prefills.join();
   testing::expect_same(expected, actual, "fetched");
   EXPECT_GE(peers_.sent["Release"], 1);
+  d->stop();
+  p->stop();
+}
+
+// Groups of windows and states keep the first prompt's end alone, so that the second cannot go on
+// from the beginning that they share, though other groups have it.
+TEST_P(HandoffEngineTest, APromptThatBeginsLikeAnotherComesAsWhole) {
+  std::vector<ValidRequest> whole = {request(1), request(2)};
+  std::copy_n(whole[0].prompt.begin(), 64, whole[1].prompt.begin());
+  const std::unique_ptr<Engine> alone = testing::start_engine(config_);
+  const std::vector<Collected> expected = testing::run_together(*alone, whole);
+  const std::unique_ptr<Engine> p = start("p");
+  const std::unique_ptr<Engine> d = start("d");
+  ASSERT_TRUE(p != nullptr && d != nullptr);
+  for (size_t i = 0; i < whole.size(); ++i) {
+    const std::vector<Collected> actual = testing::run_together(*d, {fetched(*p, whole[i])});
+    testing::expect_same({expected[i]}, actual, "fetched");
+    const auto num_tokens = static_cast<int32_t>(whole[i].prompt.size());
+    EXPECT_EQ(actual[0].num_cached_tokens, (num_tokens - 1) / 16 * 16) << i;
+  }
+  EXPECT_EQ(d->stats().handoff->num_in, 2U);
+  expect_free(*d);
   d->stop();
   p->stop();
 }

@@ -316,7 +316,10 @@ TEST_P(HandoffTest, WhatIsEvictedBeforeThereIsRoomIsComputedHere) {
   ASSERT_TRUE(fetch(prefill(HandoffDoor::kSerial)));
   d_.kv().reset_prefix_cache();
   run_until_ready();
+  ASSERT_EQ(ready_.size(), 1U);
+  EXPECT_EQ(ready_[0].fallback, HandoffFallback::kEvicted);
   EXPECT_EQ(d_.handoff->stats().blocks_in, 6U);
+  EXPECT_EQ(d_.handoff->stats().num_in, 0U);
   EXPECT_EQ(d_.cached(tokens_), 0);
   finish();
 }

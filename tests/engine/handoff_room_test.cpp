@@ -33,22 +33,6 @@ class HandoffRoomTest : public HandoffEngineTest {
     return made;
   }
 
-  // Asks P for the prompt, whose blocks it keeps, and returns the request by which D fetches them.
-  static ValidRequest fetched(Engine& p, ValidRequest whole) {
-    ValidRequest offer = whole;
-    offer.sampling.max_tokens = 1;
-    offer.handoff.emplace();
-    offer.handoff->kind = HandoffKind::kOffer;
-    offer.handoff->door = HandoffDoor::kSerial;
-    const Collected prefilled = testing::run_together(p, {offer}).front();
-    EXPECT_NE(prefilled.offer, nullptr);
-    whole.handoff = fetch(prefilled.offer->transfer);
-    whole.handoff->door = HandoffDoor::kSerial;
-    whole.handoff->peer_epoch = prefilled.offer->epoch;
-    whole.handoff->result = prefilled.offer->result;
-    return whole;
-  }
-
   static void await(const Engine& engine, const auto& condition) {
     for (int i = 0; i < 3000 && !condition(engine.stats()); ++i) {
       std::this_thread::sleep_for(std::chrono::milliseconds(2));
