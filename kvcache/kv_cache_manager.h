@@ -151,6 +151,9 @@ class KvCacheManager {
   // The request's blocks of one group, by entry; kNullBlock where a window group released one.
   [[nodiscard]] std::span<const BlockId> block_table(RequestId id, int32_t group) const;
 
+  // Appends all the request's blocks.
+  void blocks_of(RequestId id, std::vector<KvBlockRef>& blocks) const;
+
   // Blocks that allocate_slots() could hand out now, in the scarcest group.
   [[nodiscard]] int32_t num_available_blocks() const;
   // The most blocks that `num_tokens` tokens of one request, computed in small steps, hold in any

@@ -96,6 +96,20 @@ int32_t KvCacheManager::find_blocks(std::span<const KvKey> keys,
   return 0;
 }
 
+void KvCacheManager::blocks_of(RequestId id, std::vector<KvBlockRef>& blocks) const {
+  for (int32_t group = 0; group < num_groups(); ++group) {
+    const BlockPool& pool = impl_->groups[static_cast<size_t>(group)].pool;
+    const std::span<const BlockId> table = block_table(id, group);
+    for (size_t entry = 0; entry < table.size(); ++entry) {
+      if (table[entry] == kNullBlock) continue;
+      blocks.push_back({.group = group,
+                        .entry = static_cast<int32_t>(entry),
+                        .block = table[entry],
+                        .generation = pool.generation(table[entry])});
+    }
+  }
+}
+
 bool KvCacheManager::is_current(const KvBlockRef& ref) const {
   const BlockPool& pool = impl_->groups[static_cast<size_t>(ref.group)].pool;
   return pool.generation(ref.block) == ref.generation && pool.has_contents(ref.block);

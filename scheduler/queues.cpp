@@ -149,6 +149,7 @@ bool Scheduler::Impl::admit(int32_t index) {
   if (prefill_limit(e, 0, r.num_tokens()) == 0) return false;
   const PrefixUse use = e.was_admitted ? PrefixUse::kReadmission : PrefixUse::kAdmission;
   const int32_t num_found = kv.acquire_prefix(r.id, e.cacheable_tokens(), r.extras, use);
+  if (!e.was_admitted && num_found < r.num_landed_tokens) r.is_fallback = true;
   const int32_t rest = r.num_tokens() - num_found;
   int32_t chunk = prefill_limit(e, num_found, rest);
   const int32_t least = may_be_partial() && !options.whole_prompts ? 1 : rest;

@@ -52,6 +52,8 @@ struct NewRequest {
   PooledRows pooled = PooledRows::kNone;  // max_tokens and num_generated do not count where set
   bool keeps_prompt = false;              // its KV should stay cached longer than others'
   bool is_fallback = false;               // counts towards SchedulerOptions::max_fallback_share
+  // Tokens whose KV another worker has computed: a request that finds fewer cached is a fallback.
+  int32_t num_landed_tokens = 0;
   bool streams_kv = false;            // KV is sent to another worker by chunk: a short last chunk
   TenantId tenant{};                  // the tenant that is charged
   int64_t arrival_ms = 0;             // on the clock of schedule()
@@ -78,6 +80,7 @@ struct Request {
   int32_t num_preemptions = 0;
   bool keeps_prompt = false;
   bool is_fallback = false;
+  int32_t num_landed_tokens = 0;
   bool streams_kv = false;
   bool scores_prompt = false;
   PooledRows pooled = PooledRows::kNone;

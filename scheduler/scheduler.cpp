@@ -105,6 +105,7 @@ Expected<void> Scheduler::add(NewRequest request) {
   r.pooled = request.pooled;
   r.keeps_prompt = request.keeps_prompt;
   r.is_fallback = request.is_fallback;
+  r.num_landed_tokens = request.num_landed_tokens;
   r.streams_kv = request.streams_kv;
   r.arrival_order = m.num_arrivals++;
   e.rank_ms = rank_ms(request.arrival_ms, r.priority, m.options.priority_aging_ms);

@@ -2,6 +2,7 @@
 #include "engine/handoff/decode_side.h"
 
 #include <algorithm>
+#include <iterator>
 #include <set>
 #include <utility>
 
@@ -88,6 +89,9 @@ bool DecodeSide::hold(NewRequest& request,
   const int32_t num_tokens = kv_.max_transferred(num_prompt_tokens);
   // A second request of the same name is an ordinary one.
   if (num_tokens == 0 || slots_.empty() || records_.contains(spec.transfer)) return false;
+  // One that the scheduler refuses would wait for room that it never gets.
+  const int64_t longest = int64_t{num_prompt_tokens} + request.max_tokens - 1;
+  if (!kv_.fits_alone(static_cast<int32_t>(std::min<int64_t>(longest, INT32_MAX)))) return false;
   auto record = std::make_unique<Record>();
   record->tokens.assign(request.tokens.begin(), request.tokens.begin() + num_tokens);
   record->extras = request.extras;
@@ -225,33 +229,70 @@ void DecodeSide::release(Record& record, std::optional<HandoffFallback> fallback
       record.unproven = key_behind(record, record.num_found_tokens);
     }
     kv_.publish(record.id, record.request.tokens, record.num_published);
+    if (record.num_published > 0) kv_.blocks_of(record.id, record.landed);
     kv_.free(record.id);
   }
   record.has_room = false;
   record.asks_for_room = false;
   record.is_held = false;
+  record.request.num_landed_tokens = record.num_published;
   Released released{.request = std::move(record.request), .seed = {}, .fallback = fallback};
   if (record.adopts_seed && record.final) released.seed = record.final->seed;
   ready_.push_back(std::move(released));
 }
 
-void DecodeSide::reserve(Record& record, int32_t num_spare_blocks, int64_t now_ms) {
+// One that needs many blocks is not passed by those that need few.
+void DecodeSide::give_room(int32_t num_spare_blocks, int64_t now_ms) {
+  while (true) {
+    Record* first = nullptr;
+    for (const auto& [transfer, record] : records_) {
+      if (!record->asks_for_room) continue;
+      if (first == nullptr || record->number < first->number) first = record.get();
+    }
+    if (first == nullptr || !reserve(*first, num_spare_blocks, now_ms)) return;
+  }
+}
+
+// Blocks of released requests that have not started: cached, and to be there when they start.
+void DecodeSide::find_unused() {
+  unused_.clear();
+  for (const auto& [transfer, record] : records_) {
+    const bool waits = !record->is_held && record->state.phase != DecodePhase::kEnded &&
+                       kv_.block_table(record->id, 0).empty();
+    if (!waits) continue;
+    std::ranges::copy_if(record->landed, std::back_inserter(unused_), [this](const auto& ref) {
+      return kv_.is_current(ref);
+    });
+  }
+}
+
+bool DecodeSide::reserve(Record& record, int32_t num_spare_blocks, int64_t now_ms) {
   const auto num_reserved = std::ranges::count_if(
       records_, [](const auto& entry) { return entry.second->has_room; });
-  if (num_reserved >= max_reserved_) return;
-  record.num_found_tokens =
-      kv_.acquire_prefix(record.id, record.request.tokens, record.extras, PrefixUse::kTransfer);
-  record.reserved.clear();
-  const auto num_tokens = static_cast<int32_t>(record.tokens.size());
-  if (!kv_.has_room(record.id, num_tokens, num_spare_blocks) ||
-      !kv_.reserve(record.id, num_tokens, record.reserved)) {
-    kv_.free(record.id);
-    return;
-  }
+  if (num_reserved >= max_reserved_) return false;
+  find_unused();
+  for (const KvBlockRef& ref : unused_) kv_.begin_transfer(ref.group, ref.block);
+  const bool has_room = take_room(record, num_spare_blocks);
+  for (const KvBlockRef& ref : unused_) kv_.end_transfer(ref.group, ref.block);
+  if (!has_room) return false;
   record.has_arrived.assign(record.reserved.size(), false);
   record.asks_for_room = false;
   record.has_room = true;
   step(record, event_of(Kind::kRoom, now_ms));
+  return true;
+}
+
+bool DecodeSide::take_room(Record& record, int32_t num_spare_blocks) {
+  record.num_found_tokens =
+      kv_.acquire_prefix(record.id, record.request.tokens, record.extras, PrefixUse::kTransfer);
+  record.reserved.clear();
+  const auto num_tokens = static_cast<int32_t>(record.tokens.size());
+  if (kv_.has_room(record.id, num_tokens, num_spare_blocks) &&
+      kv_.reserve(record.id, num_tokens, record.reserved)) {
+    return true;
+  }
+  kv_.free(record.id);
+  return false;
 }
 
 bool DecodeSide::give_back_room(int64_t now_ms) {
@@ -513,9 +554,9 @@ void DecodeSide::drop_over() {
 }
 
 void DecodeSide::advance_all(int64_t now_ms, std::optional<int32_t> num_spare_blocks) {
+  if (num_spare_blocks) give_room(*num_spare_blocks, now_ms);
   for (const auto& [transfer, entry] : records_) {
     Record& record = *entry;
-    if (record.asks_for_room && num_spare_blocks) reserve(record, *num_spare_blocks, now_ms);
     const std::optional<int64_t> timer = sluice::next_timer(record.state);
     if (timer && *timer <= now_ms) {
       DecodeEvent event = event_of(Kind::kTimer, now_ms);

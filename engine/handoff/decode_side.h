@@ -71,7 +71,8 @@ class DecodeSide {
   void complete(const KvCompletion& completion, int64_t now_ms);
   void come(KvPeerId peer, int64_t now_ms);
   void lose(KvPeerId peer, int64_t now_ms);
-  // Gives room to requests that wait for it, where `num_spare_blocks` stay available (nullopt: to
+  // Gives room to requests that wait for it, in the order in which they came, where
+  // `num_spare_blocks` and those that have landed and are not used yet stay available (nullopt: to
   // none), and fires timers. Called between steps.
   void advance_all(int64_t now_ms, std::optional<int32_t> num_spare_blocks);
   [[nodiscard]] std::optional<int64_t> next_timer() const;
@@ -113,6 +114,7 @@ class DecodeSide {
     std::vector<bool> has_part;
     std::vector<KvBlockRef> reserved;
     std::vector<bool> has_arrived;  // by block of `reserved`
+    std::vector<KvBlockRef> landed;  // of the released request, and those found here
     int32_t num_found_tokens = 0;   // tokens before `reserved`, found here
     int32_t num_published = 0;      // tokens whose blocks have landed and are findable
     std::optional<KvKey> unproven;  // of the first of these, until compare()
@@ -144,7 +146,10 @@ class DecodeSide {
   void note_landed(const Record& record, int64_t now_ms);
   void report(const Record& record, std::string_view outcome, int64_t now_ms);
   void abort_landing(const Record& record);
-  void reserve(Record& record, int32_t num_spare_blocks, int64_t now_ms);
+  void give_room(int32_t num_spare_blocks, int64_t now_ms);
+  bool reserve(Record& record, int32_t num_spare_blocks, int64_t now_ms);
+  bool take_room(Record& record, int32_t num_spare_blocks);
+  void find_unused();
   [[nodiscard]] int32_t front_tokens(const Record& record) const;
   [[nodiscard]] KvKey key_behind(const Record& record, int32_t num_tokens) const;
   void drop_blocks(Record& record);
@@ -169,6 +174,7 @@ class DecodeSide {
   uint64_t next_number_ = 1;
   std::map<KvTransferId, std::unique_ptr<Record>> records_;
   std::vector<Released> ready_;
+  std::vector<KvBlockRef> unused_;  // scratch: see find_unused()
 };
 
 }  // namespace sluice

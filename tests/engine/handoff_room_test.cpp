@@ -6,6 +6,7 @@
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <string>
 #include <thread>
 #include <tuple>
 #include <vector>
@@ -31,6 +32,14 @@ class HandoffRoomTest : public HandoffEngineTest {
     }
     made.sampling.max_tokens = max_tokens;
     return made;
+  }
+
+  // A prefill worker that keeps what it offers.
+  std::unique_ptr<Engine> start_large(const std::string& name) {
+    config_.kv_cache_memory = 8 * kBlocks * kBlockBytes;
+    std::unique_ptr<Engine> started = start(name);
+    config_.kv_cache_memory = kBlocks * kBlockBytes;
+    return started;
   }
 
   static void await(const Engine& engine, const auto& condition) {
@@ -110,6 +119,71 @@ TEST_P(HandoffRoomTest, AFetchThatHasLandedLeavesOthersTheirRoom) {
   d->abort(*waiting);
   sink.wait(*waiting);
   expect_free(*d);
+  d->stop();
+  p->stop();
+}
+
+// A request that has landed and waits for its turn finds its blocks then.
+TEST_P(HandoffRoomTest, AFetchDoesNotTakeTheBlocksOfOneThatHasLanded) {
+  config_.max_num_seqs = 1;
+  const std::unique_ptr<Engine> p = start_large("p");
+  const std::unique_ptr<Engine> d = start("d");
+  ASSERT_TRUE(p != nullptr && d != nullptr);
+  std::vector<ValidRequest> fetches;
+  for (int i = 1; i < 4; ++i) fetches.push_back(fetched(*p, sized(i, 250, 4)));
+  testing::CollectingSink sink;
+  const auto stream = d->submit(sized(9, 640, 100), sink);  // 40 blocks of 64, and 7 more
+  ASSERT_TRUE(stream);
+  sink.wait_tokens(*stream, 1);
+  std::vector<RequestId> ids;
+  for (const ValidRequest& one : fetches) {
+    const auto id = d->submit(one, sink);
+    ASSERT_TRUE(id);
+    ids.push_back(*id);
+    await(*d, [](const EngineStats& stats) { return stats.handoff->num_in > 0; });
+  }
+  for (const RequestId id : ids) EXPECT_EQ(sink.wait(id).num_cached_tokens, 240);
+  EXPECT_EQ(sink.wait(*stream).finish_reason, FinishReason::kLength);
+  expect_free(*d);
+  d->stop();
+  p->stop();
+}
+
+TEST_P(HandoffRoomTest, AFetchOfManyBlocksIsNotPassedByThoseOfFew) {
+  const std::unique_ptr<Engine> p = start_large("p");
+  const std::unique_ptr<Engine> d = start("d");
+  ASSERT_TRUE(p != nullptr && d != nullptr);
+  const ValidRequest frozen = fetched(*p, sized(1, 480, 4));
+  const ValidRequest large = fetched(*p, sized(2, 640, 4));
+  std::vector<ValidRequest> small;
+  for (int i = 3; i < 13; ++i) small.push_back(fetched(*p, sized(i, 20, 4)));
+  std::vector<KvTransferId> begun;
+  peers_.change = [&begun](KvMessage& message) {
+    if (const auto* credit = std::get_if<KvCredit>(&message)) begun.push_back(credit->ref.transfer);
+  };
+  freeze(frozen.handoff->transfer);
+  testing::CollectingSink sink;
+  const auto holding = d->submit(frozen, sink);
+  ASSERT_TRUE(holding);
+  await(*d, [](const EngineStats& stats) { return stats.handoff->num_receiving == 1; });
+  std::vector<RequestId> ids;
+  const auto submit = [&](const ValidRequest& request) {
+    const auto id = d->submit(request, sink);
+    ASSERT_TRUE(id);
+    ids.push_back(*id);
+    await(*d, [&ids](const EngineStats& stats) {
+      return stats.handoff->num_claims == 1 + ids.size();
+    });
+  };
+  submit(large);
+  await(*d, [](const EngineStats& stats) { return stats.handoff->num_awaiting_room == 1; });
+  for (const ValidRequest& one : small) submit(one);
+  await(*d, [](const EngineStats& stats) { return stats.handoff->num_claiming == 0; });
+  EXPECT_EQ(d->stats().handoff->num_awaiting_room, 11);
+  d->abort(*holding);
+  for (const RequestId id : ids) EXPECT_EQ(sink.wait(id).finish_reason, FinishReason::kLength);
+  ASSERT_EQ(begun.size(), 11U);
+  EXPECT_EQ(begun.front(), large.handoff->transfer);
   d->stop();
   p->stop();
 }

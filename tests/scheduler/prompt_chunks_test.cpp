@@ -34,12 +34,13 @@ TEST_F(SchedulerTest, PromptsThatFellBackTakeAShareOfTheTokensBesideDecodes) {
   SchedulerOptions shared = options();
   shared.max_fallback_share = 0.25;
   build(64, shared);
-  const auto add_fallback = [&](uint64_t id) {
+  const auto add_fallback = [&](uint64_t id, bool has_landed = false) {
     return scheduler_->add({.id = RequestId{id},
                             .tokens = std::vector<TokenId>(60, static_cast<TokenId>(id)),
                             .max_tokens = 2,
                             .extras = {},
-                            .is_fallback = true});
+                            .is_fallback = !has_landed,
+                            .num_landed_tokens = has_landed ? 48 : 0});
   };
   ASSERT_TRUE(add_fallback(1));
   EXPECT_EQ(step().total_tokens, 60);  // no request decodes
@@ -47,7 +48,7 @@ TEST_F(SchedulerTest, PromptsThatFellBackTakeAShareOfTheTokensBesideDecodes) {
   ASSERT_TRUE(add(2, 4, 40));
   step();
   ASSERT_TRUE(add_fallback(3));
-  ASSERT_TRUE(add_fallback(4));
+  ASSERT_TRUE(add_fallback(4, /*has_landed=*/true));  // its blocks have been evicted since
   for (int i = 0; i < 3; ++i) EXPECT_EQ(step().num_prefill_tokens, 16) << i;
   ASSERT_TRUE(add(5, 40, 1, /*priority=*/-1));
   EXPECT_EQ(step().num_prefill_tokens, 40 + 16);
