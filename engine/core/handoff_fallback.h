@@ -23,9 +23,10 @@ enum class HandoffFallback : uint8_t {
   kPreempted,      // the room for the blocks was taken back
   kDraining,       // this worker is shutting down
   kEvicted,        // what this worker had of the prompt was evicted before the rest arrived
+  kDeadline,       // the request waited for its blocks until its deadline, which ends it
   kFirstToken,     // the first token computed here differs from the received one
 };
-inline constexpr size_t kNumHandoffFallbacks = 14;
+inline constexpr size_t kNumHandoffFallbacks = 15;
 
 constexpr std::string_view to_string(HandoffFallback reason) {
   switch (reason) {
@@ -55,6 +56,8 @@ constexpr std::string_view to_string(HandoffFallback reason) {
       return "draining";
     case HandoffFallback::kEvicted:
       return "evicted";
+    case HandoffFallback::kDeadline:
+      return "deadline";
     case HandoffFallback::kFirstToken:
       return "first_token";
   }

@@ -554,6 +554,9 @@ void DecodeSide::drop_over() {
 }
 
 void DecodeSide::advance_all(int64_t now_ms, std::optional<int32_t> num_spare_blocks) {
+  for (const auto& [transfer, record] : records_) {
+    if (record->deadline_ms() <= now_ms) step(*record, event_of(Kind::kLate, now_ms));
+  }
   if (num_spare_blocks) give_room(*num_spare_blocks, now_ms);
   for (const auto& [transfer, entry] : records_) {
     Record& record = *entry;
@@ -582,6 +585,8 @@ std::optional<int64_t> DecodeSide::next_timer() const {
          {sluice::next_timer(record->state), sluice::next_renewal(record->state)}) {
       if (timer && (!first || *timer < *first)) first = timer;
     }
+    const int64_t deadline = record->deadline_ms();
+    if (deadline != kNoDeadline && (!first || deadline < *first)) first = deadline;
   }
   return first;
 }

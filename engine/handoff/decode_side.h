@@ -73,7 +73,8 @@ class DecodeSide {
   void lose(KvPeerId peer, int64_t now_ms);
   // Gives room to requests that wait for it, in the order in which they came, where
   // `num_spare_blocks` and those that have landed and are not used yet stay available (nullopt: to
-  // none), and fires timers. Called between steps.
+  // none), ends the wait of those whose deadline has passed, and fires timers. Called between
+  // steps.
   void advance_all(int64_t now_ms, std::optional<int32_t> num_spare_blocks);
   [[nodiscard]] std::optional<int64_t> next_timer() const;
   void drain(int64_t now_ms);
@@ -124,6 +125,11 @@ class DecodeSide {
     std::optional<int64_t> receive_ms;  // time of the first posted slot
     uint64_t num_bytes = 0;             // bytes taken in
     int64_t num_blocks = 0;
+
+    // When it waits no longer.
+    [[nodiscard]] int64_t deadline_ms() const {
+      return is_held ? request.deadline_ms : kNoDeadline;
+    }
   };
 
   using Kind = DecodeEvent::Kind;

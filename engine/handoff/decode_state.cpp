@@ -296,6 +296,11 @@ void Transition::run_own() {
     case Kind::kPreempted:
       preempted();
       break;
+    case Kind::kLate:
+      if (!is_waiting()) break;
+      cancel(KvCancelReason::kTimeout);
+      fall_back(HandoffFallback::kDeadline);
+      break;
     case Kind::kTimer:
       timer();
       break;

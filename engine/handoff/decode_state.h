@@ -96,6 +96,7 @@ struct DecodeEvent {
     kFrame,      // a slot of attempt has its part: sums_agree, is_new. The slot is not posted now
     kTail,       // the first token was computed: agrees
     kPreempted,  // others need the request's blocks
+    kLate,       // the request's deadline has passed
     kTimer,      // next_timer() is due: num_parts of a new attempt
     kRenewal,    // next_renewal() is due
     kDraining,   // the worker will end
@@ -161,8 +162,8 @@ using DecodeActions = ActionList<DecodeAction>;
 // Every event is answered in every phase; one that means nothing there changes nothing.
 DecodeActions advance(DecodeState& state, const DecodeEvent& event, const DecodeWorker& worker);
 
-// Returns when kTimer is due. Never in kHeld, which the scheduler ends like any request that waits,
-// in kLanded and kRun, where the request runs, and in kEnded when its slots are back.
+// Returns when kTimer is due. Never in kHeld, which ends with the peer's lease at the latest, in
+// kLanded and kRun, where the request runs, and in kEnded when its slots are back.
 std::optional<int64_t> next_timer(const DecodeState& state);
 // Returns when kRenewal is due: in kHeld and kReceiving only.
 std::optional<int64_t> next_renewal(const DecodeState& state);

@@ -104,9 +104,10 @@ class HandoffHolder final : public Holder {
   }
 
  private:
-  // A worker that ends computes what it has accepted.
+  // A worker that ends computes what it has accepted; the scheduler ends what is late.
   [[nodiscard]] bool fails_after(HandoffFallback reason) const {
-    return policy_ == KvFailurePolicy::kFail && reason != HandoffFallback::kDraining;
+    return policy_ == KvFailurePolicy::kFail && reason != HandoffFallback::kDraining &&
+           reason != HandoffFallback::kDeadline;
   }
 
   static Ending ending_of(HandoffFallback reason) {

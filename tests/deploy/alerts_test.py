@@ -207,6 +207,7 @@ CASES = {
                               "a computes 50% of the prompts that other workers have computed.",
                               [fallbacks("0+5x80", "0+10x80", "no_answer")],
                               [fallbacks("0+5x80", "0+10x80", "draining"),
+                               fallbacks("0+5x80", "0+10x80", "deadline"),
                                fallbacks(RISING, "0+10x80", "refused")]),
     "SluiceKvNotFetched": ("warning", SERVER, "Nobody fetches KV that a keeps for others.",
                            [[of("vllm:nixl_num_kv_expired_reqs_total", RISING)]],

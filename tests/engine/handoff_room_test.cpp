@@ -188,6 +188,38 @@ TEST_P(HandoffRoomTest, AFetchOfManyBlocksIsNotPassedByThoseOfFew) {
   p->stop();
 }
 
+// Whether it waits for room or for its blocks, and whatever becomes of requests without blocks.
+TEST_P(HandoffRoomTest, ADeadlineEndsAFetchThatWaits) {
+  config_.kv_transfer_config =
+      R"({"kv_connector":"NixlConnector","kv_role":"kv_both","kv_load_failure_policy":"fail"})";
+  const std::unique_ptr<Engine> p = start_large("p");
+  const std::unique_ptr<Engine> d = start("d");
+  ASSERT_TRUE(p != nullptr && d != nullptr);
+  ValidRequest frozen = fetched(*p, sized(1, 640, 20));
+  ValidRequest waiting = fetched(*p, sized(2, 480, 20));
+  EXPECT_EQ(p->stats().handoff->num_pinned_blocks, 39 + 29);
+  freeze(frozen.handoff->transfer);
+  testing::CollectingSink sink;
+  frozen.max_queue_wait_ms = 1'000;
+  frozen.arrival = std::chrono::steady_clock::now();
+  const auto first = d->submit(frozen, sink);
+  ASSERT_TRUE(first);
+  await(*d, [](const EngineStats& stats) { return stats.handoff->num_receiving == 1; });
+  waiting.max_queue_wait_ms = 200;
+  waiting.arrival = std::chrono::steady_clock::now();
+  const auto second = d->submit(waiting, sink);
+  ASSERT_TRUE(second);
+  EXPECT_EQ(sink.wait(*second).error_code, ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(sink.wait(*first).error_code, ErrorCode::kDeadlineExceeded);
+  EXPECT_EQ(sink.ends(), (std::vector<RequestId>{*second, *first}));
+  EXPECT_EQ(num_fallbacks(*d, HandoffFallback::kDeadline), 2U);
+  EXPECT_EQ(d->stats().num_expired, 2U);
+  expect_free(*d);
+  expect_free(*p);
+  d->stop();
+  p->stop();
+}
+
 INSTANTIATE_TEST_SUITE_P(Full,
                          HandoffRoomTest,
                          ::testing::Values(std::make_tuple("tcp", "tiny/tiny-llama.gguf")));

@@ -508,6 +508,21 @@ TEST(DecodeStateTest, PreemptionInEveryStateEnds) {
             (DActions{DDo::kDropBlocks, DDo::kRelease, DDo::kFallBack}));
 }
 
+TEST(DecodeStateTest, ADeadlineEndsEveryWait) {
+  Decode held;
+  held.start();
+  held(D::kAccept);
+  EXPECT_EQ(held(D::kLate), (DActions{DDo::kCancel, DDo::kFallBack}));
+  EXPECT_EQ(held.why, HandoffFallback::kDeadline);
+  Decode receiving;
+  receiving.receive();
+  EXPECT_EQ(receiving(D::kLate), (DActions{DDo::kCancel, DDo::kAbortLanding, DDo::kFallBack}));
+  EXPECT_EQ(receiving(D::kLate), DActions{});
+  Decode landed;
+  landed.land();
+  EXPECT_EQ(landed(D::kLate), DActions{});
+}
+
 TEST(DecodeStateTest, ARestartedPeerIsANewPeer) {
   Decode d;
   d.receive();
