@@ -6,6 +6,20 @@
 
 namespace sluice {
 
+// The part of the present attempt that the frame has whole, with all layers and heads.
+std::optional<size_t> DecodeSide::part_of(const Record& record, const KvFrame& frame) const {
+  if (frame.ref.attempt != record.state.attempt) return std::nullopt;
+  const auto part = std::ranges::find_if(record.parts, [&frame](const KvPart& one) {
+    return one.group == frame.group &&
+           static_cast<uint32_t>(one.entries.first) == frame.first_block &&
+           static_cast<uint32_t>(one.entries.count) == frame.num_blocks;
+  });
+  if (part == record.parts.end()) return std::nullopt;
+  const int64_t bytes = block_bytes_[frame.group] * part->entries.count;
+  if (frame.payload_bytes != static_cast<uint64_t>(bytes)) return std::nullopt;
+  return static_cast<size_t>(part - record.parts.begin());
+}
+
 void DecodeSide::frame_arrived(const KvCompletion& completion, int64_t now_ms) {
   const KvFrame& frame = completion.frame;
   Record* const record = find({.transfer = frame.ref.transfer, .attempt = frame.ref.attempt});
@@ -13,17 +27,11 @@ void DecodeSide::frame_arrived(const KvCompletion& completion, int64_t now_ms) {
   if (!slots_[frame.slot].awaits(record->number, frame.ref.attempt, frame.slot_generation)) return;
   DecodeEvent event = event_of(Kind::kFrame, now_ms);
   event.attempt = frame.ref.attempt;
-  event.sums_agree = completion.kind == KvCompletion::Kind::kArrived;
-  event.is_new = false;
-  for (size_t i = 0; i < record->parts.size(); ++i) {
-    const KvPart& part = record->parts[i];
-    const bool is_it = part.group == frame.group &&
-                       static_cast<uint32_t>(part.entries.first) == frame.first_block &&
-                       static_cast<uint32_t>(part.entries.count) == frame.num_blocks;
-    if (!is_it || frame.ref.attempt != record->state.attempt) continue;
-    event.is_new = !record->has_part[i];
-    if (event.sums_agree) record->has_part[i] = true;
-  }
+  // One that is no part of the attempt is as bad as one with a wrong sum: it is not taken in.
+  const std::optional<size_t> part = part_of(*record, frame);
+  event.sums_agree = part && completion.kind == KvCompletion::Kind::kArrived;
+  event.is_new = part && !record->has_part[*part];
+  if (event.sums_agree) record->has_part[*part] = true;
   step(*record, event, &frame);
 }
 

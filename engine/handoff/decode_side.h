@@ -145,6 +145,7 @@ class DecodeSide {
   void claim(Record& record);
   void post(Record& record, int32_t count);
   bool post_slot(Record& record, int32_t slot);
+  [[nodiscard]] std::optional<size_t> part_of(const Record& record, const KvFrame& frame) const;
   void take_in(Record& record, const KvFrame& frame);
   void free_slot(int32_t slot);
   void land(Record& record, int64_t now_ms);

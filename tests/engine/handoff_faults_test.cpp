@@ -419,5 +419,46 @@ TEST(HandoffFaultsOfContent, WrongBlocksAreNotSavedBelowTheCache) {
   EXPECT_GT(next->stats().kv_tier_hits, 0U);
 }
 
+// A frame of other layers and blocks than were asked for, with as many bytes: of no part.
+TEST(HandoffFaultsOfContent, AFrameOfOtherLayersIsNotTakenIn) {
+  Config config = small_config("tcp");
+  config.kv_transfer_timeout_ms = 1'500;
+  const std::unique_ptr<Engine> alone = testing::start_engine(config);
+  std::atomic<int> num_to_change = 2;  // of the first attempt and of the next one
+  std::unique_ptr<FaultProxy> proxy;
+  FakeKvPeers peers;
+  peers.introduce = [&](KvHello& hello) {
+    const auto change = [&](bool is_answer, FrameEditor::Frame frame) {
+      if (is_answer && frame.size() > kKvFrameBytes && num_to_change > 0) {
+        --num_to_change;
+        const auto header = std::span(frame).first<kKvFrameBytes>();
+        KvFrame changed = *decode_kv_frame(header);
+        changed.num_blocks *= std::exchange(changed.num_layers, uint16_t{1});
+        encode_kv_frame(changed, header);
+      }
+      return std::vector<FrameEditor::Frame>{std::move(frame)};
+    };
+    proxy = std::make_unique<FaultProxy>(
+        hello.transports[0].address, [](size_t) { return Fault{}; }, FrameEditor(change));
+    hello.transports[0].address = proxy->address();
+  };
+  const std::unique_ptr<Engine> p = start_worker(config, peers, "p");
+  const std::unique_ptr<Engine> d = start_worker(config, peers, "d");
+  ASSERT_TRUE(p != nullptr && d != nullptr);
+  std::thread prefill([&] { testing::run_together(*p, {offer(1)}); });
+  const std::vector<Collected> actual = testing::run_together(*d, {fetch(1)});
+  prefill.join();
+  testing::expect_same(testing::run_together(*alone, {request(1)}), actual, "answer");
+  EXPECT_EQ(num_to_change, 0);
+  const HandoffStats stats = *d->stats().handoff;
+  EXPECT_EQ(stats.num_in, 0U);
+  EXPECT_EQ(stats.blocks_in, 0U);
+  EXPECT_EQ(stats.fallbacks[static_cast<size_t>(HandoffFallback::kSpoiled)], 1U);
+  expect_free(*d, 0);
+  expect_free(*p, 0);
+  d->stop();
+  p->stop();
+}
+
 }  // namespace
 }  // namespace sluice
