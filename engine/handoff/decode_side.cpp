@@ -215,9 +215,9 @@ int32_t DecodeSide::front_tokens(const Record& record) const {
   if (missing == record.has_arrived.end()) return static_cast<int32_t>(record.tokens.size());
   const KvBlockRef& gap =
       record.reserved[static_cast<size_t>(missing - record.has_arrived.begin())];
-  const bool is_plain =
-      kv_.num_groups() == 1 && cache_.groups().front().kind == KvGroupKind::kFull;
-  return is_plain ? gap.entry * kv_.block_size() : 0;
+  const KvGroupKind kind = cache_.groups().front().kind;
+  const bool keeps_all = kind == KvGroupKind::kFull || kind == KvGroupKind::kLatent;
+  return kv_.num_groups() == 1 && keeps_all ? gap.entry * kv_.block_size() : 0;
 }
 
 // The request continues as an ordinary one; the blocks that have landed are its cached prefix.

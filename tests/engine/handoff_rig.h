@@ -134,11 +134,12 @@ class Worker {
          const std::string& name,
          const std::string& transport,
          Cache cache,
-         const std::string& fingerprint = "model")
+         const std::string& fingerprint = "model",
+         const std::vector<KvGroupSpec>& specs = groups())
       : memory_(cache),
         storage_(
-            *KvStorage::create(groups(), kBlockSize, AlignedBuffer::Pages::kSmall, memory_.get())),
-        kv_({.block_size = kBlockSize, .max_num_seqs = 8, .max_model_len = 1024}, groups()) {
+            *KvStorage::create(specs, kBlockSize, AlignedBuffer::Pages::kSmall, memory_.get())),
+        kv_({.block_size = kBlockSize, .max_num_seqs = 8, .max_model_len = 1024}, specs) {
     Config config;
     config.block_size = kBlockSize;
     config.kv_listen = "127.0.0.1:0";

@@ -7,6 +7,7 @@
 #include <chrono>
 #include <memory>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "tests/engine/handoff_rig.h"
@@ -110,6 +111,46 @@ TEST_P(HandoffTest, ReportsSayWhyNothingCame) {
   EXPECT_EQ(outcome_of(d_), to_string(HandoffFallback::kRefused));
   finish();
   EXPECT_TRUE(reports_of(p_).empty());  // it has not served
+}
+
+// Some parts have landed when P dies. Where a group keeps all tokens, they are a prefix.
+TEST(HandoffPartsTest, WholeBlocksAtTheFrontAreKept) {
+  for (const KvGroupKind kind : {KvGroupKind::kFull, KvGroupKind::kLatent}) {
+    KvGroupSpec spec{.kind = kind, .num_blocks = kNumBlocks, .num_layers = 1};
+    spec.planes = {{.width = 32'768, .dtype = DType::kF16}};  // two blocks fill a landing slot
+    FakeKvPeers peers;
+    Worker p(peers, "p", "tcp", Cache::kHost, "model", {spec});
+    Worker d(peers, "d", "tcp", Cache::kHost, "model", {spec});
+    const std::vector<TokenId> tokens = prompt(150, 3);
+    const Clock::time_point now = Clock::now();
+    const KvTransferId transfer{9};
+    NewRequest offered = Worker::request(kPrefill, tokens);
+    ASSERT_FALSE(
+        p.handoff->hold(offered, offer_spec(HandoffDoor::kConcurrent, transfer), now));
+    p.kv().acquire_prefix(kPrefill, tokens, {});
+    p.compute(kPrefill, tokens, 96);
+    p.handoff->computed(kPrefill, 96, now);
+    NewRequest fetched = Worker::request(kDecode, tokens);
+    ASSERT_TRUE(d.handoff->hold(fetched, fetch_spec(HandoffDoor::kConcurrent, transfer), now));
+    std::vector<DecodeSide::Released> ready;
+    const auto turn_until = [&](const auto& is_there) {
+      for (int i = 0; i < 5000 && !is_there(); ++i) {
+        p.handoff->advance(now, {}, ready);
+        d.handoff->advance(now, {}, ready);
+        std::this_thread::sleep_for(std::chrono::milliseconds(1));
+      }
+      ASSERT_TRUE(is_there());
+    };
+    turn_until([&] { return d.handoff->stats().blocks_in == 6; });
+    peers.cut();
+    turn_until([&] { return !ready.empty(); });
+    ASSERT_EQ(ready.size(), 1U);
+    EXPECT_EQ(ready[0].fallback, HandoffFallback::kPeerGone);
+    EXPECT_EQ(d.cached(tokens), 96) << static_cast<int>(kind);
+    p.kv().free(kPrefill);
+    p.handoff->end(kPrefill, now);
+    d.handoff->end(kDecode, now);
+  }
 }
 
 // What D has already does not travel.
