@@ -105,8 +105,11 @@ std::shared_ptr<const HandoffOffer> Handoff::choose(RequestId id,
   return prefill_->choose(id, token, seed, check);
 }
 
-bool Handoff::compare(RequestId id, uint64_t check, Clock::time_point now) {
+void Handoff::note_token(RequestId id) {
   if (id == computing_) computing_ = {};
+}
+
+bool Handoff::compare(RequestId id, uint64_t check, Clock::time_point now) {
   return decode_->compare(id, check, to_ms(now));
 }
 

@@ -64,6 +64,8 @@ class Handoff {
                                              TokenId token,
                                              uint64_t seed,
                                              uint64_t check);
+  // A request has chosen a token here. Requests without a handoff are ignored.
+  void note_token(RequestId id);
   // A request that was held has chosen its first token. False: the peer's logits were others, and
   // what was computed for the request does not count.
   bool compare(RequestId id, uint64_t check, Clock::time_point now);

@@ -67,7 +67,9 @@ bool LocalEngine::Core::give_back_blocks() {
 // Whether the request must start again: it was computed after another worker's blocks, and that
 // worker's row of logits after the prompt had other bits. Nothing of its answer has been sent.
 bool LocalEngine::Core::must_restart(const Request& request, uint64_t check, TokenId token) {
-  if (!handoff || request.num_generated() > 0) return false;
+  if (!handoff) return false;
+  handoff->note_token(request.id);
+  if (request.num_generated() > 0) return false;
   if (request.restarts) return true;
   const RequestState& state = *requests.find(request.id);
   auto offer = handoff->choose(request.id, token, state.record->sampling.seed, check);

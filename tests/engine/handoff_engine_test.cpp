@@ -269,6 +269,29 @@ TEST_P(HandoffEngineTest, APolicyMayEndRequestsWhoseBlocksDoNotCome) {
   p->stop();
 }
 
+// One that another worker has begun to answer is over with its prompt at its first token here too.
+TEST_P(HandoffEngineTest, AnAnswerThatGoesOnHereKeepsNoFallbackWaiting) {
+  const std::unique_ptr<Engine> d = start("d");
+  ASSERT_NE(d, nullptr);
+  ValidRequest begun = request(1);
+  begun.generated = {1, 2, 3};
+  begun.sampling.max_tokens = 800;
+  begun.handoff = fetch(transfer(1));  // from nobody
+  ValidRequest other = request(2);
+  other.sampling.max_tokens = 2;
+  other.handoff = fetch(transfer(2));
+  testing::CollectingSink sink;
+  const auto first = d->submit(begun, sink);
+  ASSERT_TRUE(first);
+  sink.wait_tokens(*first, 1);
+  const auto second = d->submit(other, sink);
+  ASSERT_TRUE(second);
+  sink.wait(*second);
+  d->abort(*first);
+  EXPECT_EQ(sink.wait(*first).finish_reason, FinishReason::kAbort);
+  d->stop();
+}
+
 // Models whose layers ranks can share.
 class HandoffRanksTest : public HandoffEngineTest {
  protected:
