@@ -131,7 +131,13 @@ void LocalEngine::Core::add_to_scheduler(NewRequest request) {
   const RequestId id = request.id;
   const Expected<void> status = scheduler.add(std::move(request));
   if (!status) {
-    end_request(id, {.reason = FinishReason::kError, .error = status.error().message});
+    const Error& error = status.error();
+    end_request(id,
+                {.reason = FinishReason::kError,
+                 .error = error.message,
+                 .code = error.code,
+                 .retry_after_s = error.retry_after_s,
+                 .param = error.param});
     return;
   }
   auto record = requests.set_log(id, scheduler.find(id)->log);

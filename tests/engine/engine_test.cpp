@@ -272,6 +272,15 @@ TEST(Engine, WhoHasNotStartedAtTheDeadlineEndsAndIsToldWhenToComeBack) {
   EXPECT_EQ(engine->stats().num_requests_waiting, 0);
 }
 
+TEST(Engine, ARequestThatNeverFitsIsItsClientsError) {
+  const auto engine = start(tiny_config());
+  CollectingSink sink;
+  const Collected result = sink.wait(*engine->submit(make_request({1, 2, 3}, 1 << 20), sink));
+  EXPECT_EQ(result.finish_reason, FinishReason::kError);
+  EXPECT_EQ(result.error_code, ErrorCode::kInvalidArgument);
+  EXPECT_EQ(engine->stats().num_requests_waiting, 0);
+}
+
 TEST(Engine, ATenantOfOneRequestDoesNotWaitForAllOfAnother) {
   Config config = tiny_config();
   config.max_num_seqs = 1;
