@@ -116,6 +116,7 @@ void BlockPool::set_tag(BlockId block, int32_t tag) {
   CHECK_GT(b.refcount, 0);
   CHECK_EQ(b.tag, kNoTag);
   b.tag = tag;
+  b.is_unproven = false;
 }
 
 void BlockPool::clear_tag(BlockId block) {

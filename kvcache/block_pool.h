@@ -50,6 +50,11 @@ class BlockPool {
   // Marks the contents as worth keeping; `tag` comes back from take() or evict() when they
   // are lost. The block must be referenced and have no tag.
   void set_tag(BlockId block, int32_t tag);
+  // Says whether a tagged block's contents may be wrong; those with a new tag are right.
+  void set_unproven(BlockId block, bool is_unproven) {
+    blocks_[index(block)].is_unproven = is_unproven;
+  }
+
   // Makes the contents of a tagged block unfindable. A cached block becomes free.
   void clear_tag(BlockId block);
   // Gives up a cached block and returns its tag, or kNoTag when there is none.
@@ -76,6 +81,10 @@ class BlockPool {
   }
 
   [[nodiscard]] int32_t num_pinned() const { return num_pinned_; }  // blocks
+
+  [[nodiscard]] bool is_unproven(BlockId block) const {
+    return blocks_[index(block)].is_unproven;
+  }
 
   [[nodiscard]] int32_t tag(BlockId block) const { return blocks_[index(block)].tag; }
 
@@ -106,6 +115,7 @@ class BlockPool {
     uint32_t generation = 0;
     int32_t tag = kNoTag;
     int32_t worth = 0;
+    bool is_unproven = false;  // of a tagged block
     int64_t released = 0;  // number of the release that left it cached
     int32_t previous = kNone;
     int32_t next = kNone;

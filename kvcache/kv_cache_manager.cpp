@@ -20,7 +20,8 @@ KvCacheManager::~KvCacheManager() = default;
 // the chain at their first gap; a window group allows a cut where enough blocks before it are
 // present, a state group where a snapshot is.
 KvCacheManager::Impl::Hit KvCacheManager::Impl::longest_hit(std::span<const TokenId> tokens,
-                                                            const PrefixExtras& extras) {
+                                                            const PrefixExtras& extras,
+                                                            bool takes_unproven) {
   const auto block_size = static_cast<size_t>(options.block_size);
   chain.clear();
   index.find_chain(tokens.first((tokens.size() - 1) / block_size * block_size), extras, chain);
@@ -32,7 +33,9 @@ KvCacheManager::Impl::Hit KvCacheManager::Impl::longest_hit(std::span<const Toke
     bool usable = true;
     bool has_states = true;
     for (size_t g = 0; g < groups.size(); ++g) {
-      const bool present = index.block(node, static_cast<int32_t>(g)) != kNullBlock;
+      const BlockId block = index.block(node, static_cast<int32_t>(g));
+      const bool present =
+          block != kNullBlock && (takes_unproven || !groups[g].pool.is_unproven(block));
       switch (groups[g].spec.kind) {
         case KvGroupKind::kFull:
         case KvGroupKind::kLatent:
@@ -85,7 +88,7 @@ int32_t KvCacheManager::acquire_prefix(RequestId id,
   slot.extras = extras;
   slot.num_known = static_cast<int32_t>(tokens.size());
   if (!m.options.enable_prefix_caching) return 0;
-  const Impl::Hit hit = m.longest_hit(tokens, extras);
+  const Impl::Hit hit = m.longest_hit(tokens, extras, m.is_prover(id));
   const int32_t num_hit_blocks = hit.num_blocks;
   slot.junction = hit.without_states * m.options.block_size;
   slot.num_shared = num_hit_blocks * m.options.block_size;
@@ -152,6 +155,7 @@ void KvCacheManager::Impl::keep_last_state(int32_t slot) {
   const KvHolder& holder = slots[static_cast<size_t>(slot)];
   const int32_t last = holder.num_indexed - 1;
   if (last < 0 || holder.is_unsound) return;
+  if (holder.num_arriving == 0 && is_prover(holder.id)) return;
   for (size_t g = 0; g < groups.size(); ++g) {
     KvGroup& group = groups[g];
     if (group.spec.kind != KvGroupKind::kState || !ends_entry(group, last)) continue;
@@ -161,7 +165,7 @@ void KvCacheManager::Impl::keep_last_state(int32_t slot) {
     const auto index_of = static_cast<int32_t>(g);
     if (!is_left || index.block(holder.cursor, index_of) != kNullBlock) continue;
     if (group.pool.tag(group.entry(slot, i)) != BlockPool::kNoTag) continue;
-    make_findable(holder.cursor, index_of, group.entry(slot, i), last >= holder.num_arriving);
+    make_findable(holder.cursor, index_of, group.entry(slot, i), origin_of(holder, last));
   }
 }
 
@@ -179,6 +183,7 @@ int32_t KvCacheManager::Impl::find_partial(KvHolder& slot,
   const std::span<const TokenId> rest =
       tokens.subspan(begin, std::min(block_size, tokens.size() - 1 - begin));
   const PrefixIndex::PartialMatch match = index.find_partial(parent, rest, slot.extras);
+  if (match.node == PrefixIndex::kAbsent || is_unproven(match.node)) return 0;
   slot.partial_node = match.node;
   return match.num_tokens;
 }
@@ -309,9 +314,14 @@ bool KvCacheManager::Impl::index_next_block(int32_t slot, std::span<const TokenI
     if (!ends_entry(group, i) || !is_snapshot(group, holder, entry_of(group, i))) continue;
     const BlockId block = group.entry(slot, entry_of(group, i));
     const auto group_index = static_cast<int32_t>(g);
+    const BlockId there = index.block(node, group_index);
+    if (there != kNullBlock && group.pool.is_unproven(there) && i >= holder.num_arriving) {
+      group.pool.clear_tag(there);
+      give_back_evicted(group_index, node);
+    }
     // Another request may have computed the prefix first: then its block stays the findable one.
     if (block == kNullBlock || index.block(node, group_index) != kNullBlock) continue;
-    make_findable(node, group_index, block, i >= holder.num_arriving);
+    make_findable(node, group_index, block, origin_of(holder, i));
   }
   index.unpin(holder.cursor);
   holder.cursor = node;
@@ -348,7 +358,8 @@ void KvCacheManager::cache_blocks(RequestId id,
   const int32_t slot = m.slot_of.find(id);
   if (slot == IdMap::kAbsent) return;
   CHECK_LE(static_cast<size_t>(num_computed_tokens), tokens.size());
-  m.index_blocks(slot, tokens, num_computed_tokens / m.options.block_size);
+  // What is computed behind unproven blocks waits for their proof.
+  if (!m.is_prover(id)) m.index_blocks(slot, tokens, num_computed_tokens / m.options.block_size);
   for (KvGroup& group : m.groups) m.let_go(group, slot, group.first_needed(num_computed_tokens));
 }
 
@@ -373,7 +384,7 @@ void KvCacheManager::cache_tail(RequestId id,
   const KvHolder& slot = m.slots[static_cast<size_t>(slot_index)];
   const int32_t num_full = num_computed_tokens / m.options.block_size;
   const auto num_left = static_cast<size_t>(num_computed_tokens % m.options.block_size);
-  if (num_left == 0 || slot.num_indexed != num_full || slot.is_unsound) return;
+  if (num_left == 0 || slot.num_indexed != num_full || slot.is_unsound || m.is_prover(id)) return;
   const auto tail = tokens.subspan(
       static_cast<size_t>(num_full) * static_cast<size_t>(m.options.block_size), num_left);
   if (m.index.find_partial(slot.cursor, tail, slot.extras).num_tokens ==

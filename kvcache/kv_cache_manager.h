@@ -185,7 +185,8 @@ class KvCacheManager {
 
   // Finds blocks of the prefix `tokens`, which has max_transferred() tokens: in each group the
   // entries that its end needs, from first_wanted[group] on (empty: all), by position. Appends them
-  // up to the first gap and returns how many leading blocks of block_size() tokens have no gap. The
+  // up to the first gap and returns how many leading blocks of block_size() tokens have no gap;
+  // unproven blocks are gaps. The
   // next call that takes blocks may evict them, unless they are pinned.
   int32_t find_blocks(std::span<const TokenId> tokens,
                       const PrefixExtras& extras,
@@ -213,10 +214,23 @@ class KvCacheManager {
   [[nodiscard]] bool reserve(RequestId id, int32_t num_tokens, std::vector<KvBlockRef>& reserved);
   // Makes the reserved blocks of the first `num_tokens` tokens (whole blocks) findable: they have
   // arrived and were checked. `num_tokens` never decreases; `tokens` are the request's.
-  void publish(RequestId id, std::span<const TokenId> tokens, int32_t num_tokens);
-  // Withdraws what the request published after `num_tokens` tokens, because it is wrong: these
-  // blocks and everything computed after them stop being findable, and what this request and others
-  // that run after them compute from now on never becomes findable.
+  // `needs_proof`: they may still be wrong. Until prove(), only requests of expect_proof() find
+  // them.
+  void publish(RequestId id,
+               std::span<const TokenId> tokens,
+               int32_t num_tokens,
+               bool needs_proof = false);
+  // From now on the request finds unproven blocks too: before anything is told of what it computes,
+  // it will be seen whether they were right. The next of the following calls ends that; until then
+  // nobody finds what it computes.
+  void expect_proof(RequestId id);
+  // Its blocks were right.
+  void prove(RequestId id, std::span<const KvBlockRef> blocks);
+  // It will never be seen whether they were: those that are still unproven stop being findable.
+  void withdraw(RequestId id, std::span<const KvBlockRef> blocks);
+  // They were wrong: what the request published after `num_tokens` tokens, its prefix from the
+  // first unproven block on and everything computed after them stop being findable, and what this
+  // request and others that run after them compute from now on never becomes findable.
   void unpublish(RequestId id, int32_t num_tokens);
   // False: the request runs after blocks that were withdrawn.
   [[nodiscard]] bool is_sound(RequestId id) const;

@@ -127,6 +127,7 @@ struct KvHolder {
   int32_t num_kept_tokens = 0;                  // leading tokens that stay cached longer
   int32_t num_arriving = 0;  // leading blocks, present or coming from elsewhere; 0: none comes
   int32_t num_arrived = 0;   // those of num_arriving that are present and checked
+  bool needs_proof = false;  // those that arrive do
   bool is_unsound = false;   // computed behind what was unpublished: none of it becomes findable
 };
 
@@ -146,6 +147,7 @@ struct KvCacheManager::Impl {
   KvEventSink* events = nullptr;  // null: no listener
   KvStateSink* states = nullptr;  // likewise
   std::vector<KvBlockRef> state_blocks;  // scratch
+  std::vector<RequestId> provers;        // see expect_proof()
 
   static int32_t node_capacity(const KvManagerOptions& options,
                                const std::vector<KvGroupSpec>& specs) {
@@ -214,7 +216,7 @@ struct KvCacheManager::Impl {
     int32_t without_states = 0;  // that groups without states can serve
   };
 
-  Hit longest_hit(std::span<const TokenId> tokens, const PrefixExtras& extras);
+  Hit longest_hit(std::span<const TokenId> tokens, const PrefixExtras& extras, bool takes_unproven);
   void share_hit(int32_t slot, int32_t num_hit_blocks);
   int32_t find_partial(KvHolder& slot, std::span<const TokenId> tokens, int32_t num_hit_blocks);
   void copy_partial(int32_t slot);
@@ -233,12 +235,37 @@ struct KvCacheManager::Impl {
     group.pool.release(block, tag == BlockPool::kNoTag ? 0 : index.worth(tag));
   }
 
-  // `is_own`: what was computed here lies there.
-  void make_findable(int32_t node, int32_t group, BlockId block, bool is_own = true) {
-    groups[static_cast<size_t>(group)].pool.set_tag(block, node);
+  // Where a block's contents come from. Arrived ones may still be wrong.
+  enum class Origin : uint8_t { kComputed, kArrived, kUnproven };
+
+  // Tells it of block `i` of the holder's prefix.
+  static Origin origin_of(const KvHolder& holder, int32_t i) {
+    if (i >= holder.num_arriving) return Origin::kComputed;
+    return holder.needs_proof ? Origin::kUnproven : Origin::kArrived;
+  }
+
+  [[nodiscard]] bool is_prover(RequestId id) const {
+    return std::ranges::find(provers, id) != provers.end();
+  }
+
+  [[nodiscard]] bool is_unproven(int32_t node) const {
+    for (size_t g = 0; g < groups.size(); ++g) {
+      const BlockId block = index.block(node, static_cast<int32_t>(g));
+      if (block != kNullBlock && groups[g].pool.is_unproven(block)) return true;
+    }
+    return false;
+  }
+
+  void make_findable(int32_t node,
+                     int32_t group,
+                     BlockId block,
+                     Origin origin = Origin::kComputed) {
+    BlockPool& pool = groups[static_cast<size_t>(group)].pool;
+    pool.set_tag(block, node);
+    if (origin == Origin::kUnproven) pool.set_unproven(block, true);
     index.attach(node, group, block);
     if (index.is_tail(node)) return;
-    if (states != nullptr && is_own) tell_state(node, group);
+    if (states != nullptr && origin == Origin::kComputed) tell_state(node, group);
     if (events == nullptr) return;
     events->stored({.hash = index.hash(node),
                     .parent_hash = parent_hash(node),

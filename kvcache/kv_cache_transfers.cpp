@@ -50,7 +50,7 @@ int32_t KvCacheManager::Impl::collect(int32_t num_tokens,
                              (first_wanted.empty() || entry >= first_wanted[g]);
       if (!is_wanted) continue;
       const BlockId block = index.block(chain[static_cast<size_t>(i)], static_cast<int32_t>(g));
-      if (block == kNullBlock) {
+      if (block == kNullBlock || group.pool.is_unproven(block)) {
         found.resize(num_found);
         return i;
       }
@@ -181,12 +181,16 @@ void KvCacheManager::Impl::reserve(int32_t group_index,
   }
 }
 
-void KvCacheManager::publish(RequestId id, std::span<const TokenId> tokens, int32_t num_tokens) {
+void KvCacheManager::publish(RequestId id,
+                             std::span<const TokenId> tokens,
+                             int32_t num_tokens,
+                             bool needs_proof) {
   Impl& m = *impl_;
   const int32_t slot = m.slot_of.find(id);
   if (slot == IdMap::kAbsent) return;
   KvHolder& holder = m.slots[static_cast<size_t>(slot)];
   CHECK_EQ(num_tokens % m.options.block_size, 0);
+  holder.needs_proof = needs_proof;
   holder.num_arrived =
       std::clamp(num_tokens / m.options.block_size, holder.num_arrived, holder.num_arriving);
   m.index_blocks(slot, tokens, holder.num_arrived);
@@ -217,17 +221,44 @@ void KvCacheManager::Impl::drop_subtree(int32_t top) {
 
 void KvCacheManager::unpublish(RequestId id, int32_t num_tokens) {
   Impl& m = *impl_;
+  std::erase(m.provers, id);
   const int32_t slot = m.slot_of.find(id);
   if (slot == IdMap::kAbsent) return;
   KvHolder& holder = m.slots[static_cast<size_t>(slot)];
   const int32_t num_kept = num_tokens / m.options.block_size;
   holder.is_unsound = true;
-  if (holder.num_indexed <= num_kept) return;
-  int32_t top = holder.cursor;
-  for (int32_t depth = holder.num_indexed; depth > num_kept + 1; --depth) {
-    top = m.index.parent(top);
+  int32_t top = PrefixIndex::kAbsent;
+  int32_t node = holder.cursor;
+  for (int32_t depth = holder.num_indexed; depth > 0; --depth) {
+    if (depth > num_kept || m.is_unproven(node)) top = node;
+    node = m.index.parent(node);
   }
-  m.drop_subtree(top);
+  if (top != PrefixIndex::kAbsent) m.drop_subtree(top);
+}
+
+void KvCacheManager::expect_proof(RequestId id) {
+  std::vector<RequestId>& provers = impl_->provers;
+  if (std::ranges::find(provers, id) == provers.end()) provers.push_back(id);
+}
+
+void KvCacheManager::prove(RequestId id, std::span<const KvBlockRef> blocks) {
+  std::erase(impl_->provers, id);
+  for (const KvBlockRef& ref : blocks) {
+    if (!is_current(ref)) continue;
+    impl_->groups[static_cast<size_t>(ref.group)].pool.set_unproven(ref.block, false);
+  }
+}
+
+void KvCacheManager::withdraw(RequestId id, std::span<const KvBlockRef> blocks) {
+  Impl& m = *impl_;
+  std::erase(m.provers, id);
+  for (const KvBlockRef& ref : blocks) {
+    BlockPool& pool = m.groups[static_cast<size_t>(ref.group)].pool;
+    const int32_t node = pool.tag(ref.block);
+    if (!is_current(ref) || node == BlockPool::kNoTag || !pool.is_unproven(ref.block)) continue;
+    pool.clear_tag(ref.block);
+    m.give_back_evicted(ref.group, node);
+  }
 }
 
 bool KvCacheManager::is_sound(RequestId id) const {
@@ -290,7 +321,7 @@ int32_t KvCacheManager::insert(std::span<const TokenId> tokens,
       const BlockPool::Taken taken = group.pool.take();
       if (taken.block == kNullBlock) return false;
       m.give_back_evicted(index, taken.evicted_tag);
-      m.make_findable(node, index, taken.block, /*is_own=*/false);
+      m.make_findable(node, index, taken.block, Impl::Origin::kArrived);
       inserted.push_back({.group = index,
                           .entry = m.entry_of(group, i),
                           .block = taken.block,

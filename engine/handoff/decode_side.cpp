@@ -158,6 +158,7 @@ void DecodeSide::end(RequestId id, int64_t now_ms) {
     record->has_room = false;
     record->is_held = false;
   }
+  kv_.withdraw(id, record->reserved);
   step(*record, event_of(Kind::kOver, now_ms));
   drop_over();
 }
@@ -174,6 +175,7 @@ bool DecodeSide::compare(RequestId id, uint64_t check, int64_t now_ms) {
   // Without the bits of both rows there is no verdict: P may have been asked with other parameters.
   const bool can_tell = record->check != 0 && check != 0;
   const bool agrees = !can_tell || record->check == check;
+  if (agrees) kv_.prove(id, record->reserved);
   if (record->state.phase == DecodePhase::kLanded) {
     DecodeEvent event = event_of(Kind::kTail, now_ms);
     event.agrees = agrees;
@@ -204,6 +206,12 @@ KvKey DecodeSide::key_behind(const Record& record, int32_t num_tokens) const {
   return key;
 }
 
+// Whether compare() will say of the request's blocks whether they were right.
+bool DecodeSide::will_compare(const Record& record) {
+  const NewRequest& request = record.request;
+  return record.check != 0 && request.num_generated == 0 && request.pooled == PooledRows::kNone;
+}
+
 void DecodeSide::drop_blocks(Record& record) {
   kv_.unpublish(record.id, record.num_found_tokens);
   record.num_published = 0;
@@ -228,9 +236,14 @@ void DecodeSide::release(Record& record, std::optional<HandoffFallback> fallback
     if (record.num_published > record.num_found_tokens) {
       record.unproven = key_behind(record, record.num_found_tokens);
     }
-    kv_.publish(record.id, record.request.tokens, record.num_published);
+    kv_.publish(record.id, record.request.tokens, record.num_published, will_compare(record));
     if (record.num_published > 0) kv_.blocks_of(record.id, record.landed);
     kv_.free(record.id);
+  }
+  if (record.num_published > 0 && will_compare(record)) {
+    kv_.expect_proof(record.id);
+  } else {
+    kv_.withdraw(record.id, record.reserved);
   }
   record.has_room = false;
   record.asks_for_room = false;
@@ -283,6 +296,7 @@ bool DecodeSide::reserve(Record& record, int32_t num_spare_blocks, int64_t now_m
 }
 
 bool DecodeSide::take_room(Record& record, int32_t num_spare_blocks) {
+  if (will_compare(record)) kv_.expect_proof(record.id);
   record.num_found_tokens =
       kv_.acquire_prefix(record.id, record.request.tokens, record.extras, PrefixUse::kTransfer);
   record.reserved.clear();

@@ -157,6 +157,7 @@ class DecodeSide {
   bool reserve(Record& record, int32_t num_spare_blocks, int64_t now_ms);
   bool take_room(Record& record, int32_t num_spare_blocks);
   void find_unused();
+  static bool will_compare(const Record& record);
   [[nodiscard]] int32_t front_tokens(const Record& record) const;
   [[nodiscard]] KvKey key_behind(const Record& record, int32_t num_tokens) const;
   void drop_blocks(Record& record);

@@ -4,6 +4,7 @@
 // decode engine answers is what one engine alone does, bit for bit, and nothing stays taken.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <deque>
@@ -418,6 +419,89 @@ TEST(HandoffFaultsOfContent, WrongBlocksAreNotSavedBelowTheCache) {
   testing::expect_same(expected, testing::run_together(*next, {whole}), "from the disk");
   EXPECT_GT(next->stats().kv_tier_hits, 0U);
 }
+
+// A request begins like one whose wrong blocks have landed, and starts before it: an ordinary one,
+// or one that fetches the rest of its own prompt.
+class HandoffWrongBlocks : public ::testing::TestWithParam<bool> {};
+
+TEST_P(HandoffWrongBlocks, ReachNoOtherAnswer) {
+  const bool fetches = GetParam();
+  Config config = small_config("tcp");
+  const std::unique_ptr<Engine> alone = testing::start_engine(config);
+  std::unique_ptr<FaultProxy> proxy;
+  FakeKvPeers peers;
+  peers.introduce = [&](KvHello& hello) {
+    const auto change = [](bool is_answer, FrameEditor::Frame frame) {
+      if (is_answer && frame.size() > kKvFrameBytes) {
+        for (size_t i = kKvFrameBytes; i < frame.size(); i += 64) frame[i] ^= std::byte{0x21};
+        FrameEditor::sum(frame);
+      }
+      return std::vector<FrameEditor::Frame>{std::move(frame)};
+    };
+    proxy = std::make_unique<FaultProxy>(
+        hello.transports[0].address, [](size_t) { return Fault{}; }, FrameEditor(change));
+    hello.transports[0].address = proxy->address();
+  };
+  const std::unique_ptr<Engine> p = start_worker(config, peers, "p");
+  config.max_num_seqs = 1;
+  config.overlap = false;  // the first one starts when the second has ended
+  const std::unique_ptr<Engine> d = start_worker(config, peers, "d");
+  ASSERT_TRUE(p != nullptr && d != nullptr);
+  const auto sized = [](uint64_t number, size_t num_tokens) {
+    ValidRequest made = request(number);
+    made.prompt.resize(num_tokens, static_cast<TokenId>(number));
+    return made;
+  };
+  const ValidRequest first = sized(1, 200);
+  ValidRequest second = sized(2, 300);
+  std::copy_n(first.prompt.begin(), 128, second.prompt.begin());
+  const auto fetched = [&](ValidRequest whole) {
+    ValidRequest offered = whole;
+    offered.sampling.max_tokens = 1;
+    offered.handoff = offer(1).handoff;
+    offered.handoff->door = HandoffDoor::kSerial;
+    offered.handoff->transfer = {};
+    const auto made = testing::run_together(*p, {offered}).front().offer;
+    EXPECT_NE(made, nullptr);
+    if (made == nullptr) return whole;
+    whole.handoff = fetch(1).handoff;
+    whole.handoff->door = HandoffDoor::kSerial;
+    whole.handoff->transfer = made->transfer;
+    whole.handoff->peer_epoch = made->epoch;
+    whole.handoff->result = made->result;
+    return whole;
+  };
+  const ValidRequest landing = fetched(first);
+  ValidRequest asked = fetches ? fetched(second) : second;
+  asked.priority = -1;
+  ValidRequest stream = sized(3, 20);
+  stream.sampling.max_tokens = 900;
+  testing::CollectingSink sink;
+  const auto submit = [&](const ValidRequest& one) { return *d->submit(one, sink); };
+  const RequestId running = submit(stream);
+  sink.wait_tokens(running, 1);
+  const auto await_landed = [&d](uint64_t num_in) {
+    for (int i = 0; i < 2000 && d->stats().handoff->num_in < num_in; ++i) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(1));
+    }
+    EXPECT_EQ(d->stats().handoff->num_in, num_in);
+  };
+  const RequestId late = submit(landing);
+  await_landed(1);
+  const RequestId early = submit(asked);
+  if (fetches) await_landed(2);
+  EXPECT_TRUE(sink.ends().empty());
+  d->abort(running);
+  const std::vector<Collected> actual = {sink.wait(late), sink.wait(early)};
+  EXPECT_EQ(sink.ends(), (std::vector<RequestId>{running, early, late}));
+  testing::expect_same(testing::run_together(*alone, {first, second}), actual, "wrong blocks");
+  expect_free(*d, 0);
+  expect_free(*p, 0);
+  d->stop();
+  p->stop();
+}
+
+INSTANTIATE_TEST_SUITE_P(Others, HandoffWrongBlocks, ::testing::Bool());
 
 // A frame of other layers and blocks than were asked for, with as many bytes: of no part.
 TEST(HandoffFaultsOfContent, AFrameOfOtherLayersIsNotTakenIn) {

@@ -179,9 +179,10 @@ class Worker {
     kv_.cache_blocks(id, tokens, num_tokens);
   }
 
-  // How many of the prompt's tokens are cached, all with the right bytes.
+  // How many of the prompt's tokens are cached, proven or not, all with the right bytes.
   int32_t cached(const std::vector<TokenId>& tokens) {
     const RequestId id(999);
+    kv_.expect_proof(id);
     const int32_t found = kv_.acquire_prefix(id, tokens, {}, PrefixUse::kTransfer);
     for (int32_t block = 0; block < found / kBlockSize; ++block) {
       std::vector<std::byte> there(bytes());
@@ -191,6 +192,7 @@ class Worker {
       EXPECT_EQ(there, content(tokens, block, bytes())) << block;
     }
     kv_.free(id);
+    kv_.withdraw(id, {});
     return found;
   }
 

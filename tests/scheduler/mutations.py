@@ -97,7 +97,7 @@ MUTATIONS = [
      "const bool is_left = i + 1 == group.count(slot) || !group.goes_on(slot, i + 1);",
      "const bool is_left = true;"),
     ("a state that is to be filled is told as left", "kvcache/kv_cache_transfers.cpp",
-     "m.make_findable(node, index, taken.block, /*is_own=*/false);",
+     "m.make_findable(node, index, taken.block, Impl::Origin::kArrived);",
      "m.make_findable(node, index, taken.block);"),
     ("a block in transfer is given away", "kvcache/block_pool.cpp",
      "  if (b.refcount != 0 || b.num_transfers != 0) return;\n  if (b.tag == kNoTag) {",
