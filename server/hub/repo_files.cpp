@@ -23,6 +23,9 @@ constexpr std::string_view kUsualQuantization = "q4_k_m";
 // Before the weights, so that a directory with all weights has these too.
 constexpr std::string_view kSmallFiles[] = {"config.json",
                                             "generation_config.json",
+                                            "hf_quant_config.json",
+                                            "quantize_config.json",
+                                            "quant_config.json",
                                             "tokenizer.json",
                                             "tiktoken.model",
                                             "tokenizer_config.json",
@@ -118,8 +121,7 @@ bool is_module_file(std::string_view path) {
   if (slash == std::string_view::npos) return false;
   const size_t number_end = path.find_first_not_of("0123456789");
   const std::string_view file = path.substr(slash + 1);
-  return number_end > 0 && path[number_end] == '_' &&
-         (file == "config.json" || file == kSingle);
+  return number_end > 0 && path[number_end] == '_' && (file == "config.json" || file == kSingle);
 }
 
 std::string shown(const std::vector<std::string>& names) {

@@ -65,6 +65,16 @@ TEST(SelectFiles, PrefersSafetensorsAndLeavesTheRest) {
   EXPECT_EQ(ranked->files, (std::vector<std::string>{"config.json", "tiktoken.model"}));
 }
 
+// Checkpoints whose config.json does not say how their weights are quantized.
+TEST(SelectFiles, TakesOlderFilesOfQuantization) {
+  for (const char* file : {"hf_quant_config.json", "quant_config.json", "quantize_config.json"}) {
+    const auto selection =
+        select_files({"config.json", file, "model.safetensors"}, *parse_model_name("o/n"), true);
+    EXPECT_EQ(selection->files,
+              (std::vector<std::string>{"config.json", file, "model.safetensors"}));
+  }
+}
+
 TEST(SelectFiles, TakesWhatSaysHowVectorsAreMade) {
   std::vector<std::string> listing = {"1_Pooling/config.json",
                                       "2_Dense/config.json",
