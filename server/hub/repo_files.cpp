@@ -88,13 +88,19 @@ size_t part_count(const std::string& path) {
 // GGUF files of the text model by the name without their part numbers; each list ascending.
 using GgufModels = std::map<std::string, std::vector<std::string>>;
 
-GgufModels gguf_models(const std::vector<std::string>& listing) {
+// Whether a name is of a draft model of the repository's model.
+bool is_draft_head(std::string_view base) {
+  return base.starts_with("mtp-") || base.starts_with("dflash-");
+}
+
+GgufModels gguf_models(const std::vector<std::string>& listing, bool with_draft_heads) {
   GgufModels models;
   for (const std::string& path : listing) {
     const std::string base = lowered(base_name(path));
     if (!is_gguf(path) || base.find("mmproj") != std::string::npos || base.starts_with("imatrix")) {
       continue;
     }
+    if (is_draft_head(base) && !with_draft_heads) continue;
     models[without_part(path)].push_back(path);
   }
   for (auto& [name, parts] : models) std::sort(parts.begin(), parts.end());
@@ -150,7 +156,7 @@ const std::vector<std::string>* find_gguf(const GgufModels& models, const std::s
 
 Expected<FileSelection> select_gguf(const std::vector<std::string>& listing,
                                     const ModelName& name) {
-  const GgufModels models = gguf_models(listing);
+  const GgufModels models = gguf_models(listing, /*with_draft_heads=*/is_gguf(name.choice));
   const std::vector<std::string>* parts = nullptr;
   if (!name.choice.empty()) {
     parts = find_gguf(models, name.choice);

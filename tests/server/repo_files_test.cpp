@@ -117,6 +117,22 @@ TEST(SelectFiles, TakesTheOnlyGgufOrTheUsualOneOrAsks) {
             "o/n: files: found model.bin, expected config.json with safetensors, or GGUF");
 }
 
+// The listing is that of unsloth/gemma-4-26B-A4B-it-qat-GGUF.
+TEST(SelectFiles, TakesADraftHeadOnlyByItsFile) {
+  const std::vector<std::string> listing = {"MTP/mtp-gemma-4-26B-A4B-it-Q8_0.gguf",
+                                            "README.md",
+                                            "gemma-4-26B-A4B-it-qat-UD-Q4_K_XL.gguf",
+                                            "mmproj-BF16.gguf",
+                                            "mtp-gemma-4-26B-A4B-it.gguf"};
+  EXPECT_EQ(chosen(listing, "o/n"), "gemma-4-26B-A4B-it-qat-UD-Q4_K_XL.gguf");
+  EXPECT_EQ(chosen(listing, "o/n:Q8_0"),
+            "o/n: GGUF files: found gemma-4-26B-A4B-it-qat-UD-Q4_K_XL.gguf, expected \"Q8_0\"");
+  EXPECT_EQ(chosen(listing, "o/n:mtp-gemma-4-26B-A4B-it.gguf"), "mtp-gemma-4-26B-A4B-it.gguf");
+  EXPECT_EQ(chosen(listing, "o/n/MTP/mtp-gemma-4-26B-A4B-it-Q8_0.gguf"),
+            "MTP/mtp-gemma-4-26B-A4B-it-Q8_0.gguf");
+  EXPECT_EQ(chosen({"DFlash-a-Q8_0.gguf", "a-Q8_0.gguf"}, "o/n:q8_0"), "a-Q8_0.gguf");
+}
+
 TEST(SelectFiles, ReadsQuantizationsWhole) {
   const std::vector<std::string> listing = {
       "Q5_K_M/a-Q5_K_M.gguf", "a.Q4_K_M.gguf", "a.Q4_K_S.gguf", "a_Q3_K.gguf", "a_Q3_K_L.gguf"};
