@@ -161,6 +161,7 @@ void put_vocabulary(const Vocabulary& vocabulary, GgufMetadata& metadata) {
   const std::pair<const char*, TokenId> ids[] = {{"bos_token_id", vocabulary.bos},
                                                  {"eos_token_id", vocabulary.eos},
                                                  {"eot_token_id", vocabulary.eot},
+                                                 {"eom_token_id", vocabulary.eom},
                                                  {"unknown_token_id", vocabulary.unknown},
                                                  {"padding_token_id", vocabulary.padding}};
   for (const auto& [name, id] : ids) {

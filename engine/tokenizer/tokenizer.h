@@ -38,6 +38,7 @@ struct Vocabulary {
   TokenId bos = kInvalidToken;
   TokenId eos = kInvalidToken;
   TokenId eot = kInvalidToken;  // end of turn, if it differs from eos
+  TokenId eom = kInvalidToken;  // end of a message that calls tools, if it differs from both
   TokenId unknown = kInvalidToken;
   TokenId padding = kInvalidToken;
   bool add_bos = false;
@@ -106,12 +107,12 @@ class Tokenizer {
   // True: the first token of a text loses its leading space (SentencePiece).
   [[nodiscard]] virtual bool strips_first_space() const { return false; }
 
-  // Tokens that end a generation (eos, eot and similar ones), ascending.
+  // Tokens that end a generation (eos, eot, eom and similar ones), ascending.
   [[nodiscard]] virtual const std::vector<TokenId>& end_tokens() const = 0;
 
   // Replaces the end tokens of config.json and generation_config.json by `ids`; the tokenizer's own
-  // (eos, eot, those known by name) stay. Called on the loading thread, before other threads see
-  // the tokenizer. kInvalidArgument: an id is outside the vocabulary.
+  // (eos, eot, eom, those known by name) stay. Called on the loading thread, before other threads
+  // see the tokenizer. kInvalidArgument: an id is outside the vocabulary.
   virtual Expected<void> replace_more_ends(std::vector<TokenId> ids) = 0;
 
   // Names for chat templates: "bos_token", "eos_token", "unk_token", "pad_token" and others that

@@ -241,6 +241,7 @@ Expected<void> read_special(const GgufFile& file, Vocabulary& vocabulary) {
   SLUICE_TRY(vocabulary.bos, read_id(file, begin, num_tokens, vocabulary.add_bos));
   SLUICE_TRY(vocabulary.eos, read_id(file, end, num_tokens, vocabulary.add_eos));
   SLUICE_TRY(vocabulary.eot, read_id(file, "tokenizer.ggml.eot_token_id", num_tokens));
+  SLUICE_TRY(vocabulary.eom, read_id(file, "tokenizer.ggml.eom_token_id", num_tokens));
   SLUICE_TRY(vocabulary.unknown, read_id(file, "tokenizer.ggml.unknown_token_id", num_tokens));
   SLUICE_TRY(vocabulary.padding, read_id(file, "tokenizer.ggml.padding_token_id", num_tokens));
   return {};

@@ -353,20 +353,37 @@ TEST(Tokenizer, EndTokensAreEosAndKnownNames) {
   EXPECT_EQ(tokenizer->bos(), kInvalidToken);
 }
 
-TEST(Tokenizer, EndOfMessageIsNoEndWhereReturnAndCallExist) {
-  for (const bool harmony : {false, true}) {
-    Vocabulary vocabulary = golden_vocabulary();
-    for (const char* name : {"<|end|>", "<|return|>", "<|call|>"}) {
-      if (!harmony && name != std::string("<|end|>")) continue;
-      vocabulary.tokens.emplace_back(name);
-      vocabulary.token_types.push_back(TokenType::kControl);
-    }
-    auto tokenizer = create_tokenizer(std::move(vocabulary));
-    ASSERT_TRUE(tokenizer.has_value());
-    const auto& ends = (*tokenizer)->end_tokens();
-    const TokenId end = (*tokenizer)->find_token("<|end|>");
-    EXPECT_EQ(std::count(ends.begin(), ends.end(), end), harmony ? 0 : 1);
+// Adds control tokens to the golden vocabulary and returns which of them end a generation.
+std::vector<std::string> ends_among(const std::vector<std::string>& names) {
+  Vocabulary vocabulary = golden_vocabulary();
+  for (const std::string& name : names) {
+    vocabulary.tokens.push_back(name);
+    vocabulary.token_types.push_back(TokenType::kControl);
   }
+  const auto tokenizer = create_tokenizer(std::move(vocabulary)).value();
+  std::vector<std::string> ends;
+  for (const std::string& name : names) {
+    const bool is_end =
+        std::ranges::count(tokenizer->end_tokens(), tokenizer->find_token(name)) == 1;
+    if (is_end) ends.push_back(name);
+  }
+  return ends;
+}
+
+TEST(Tokenizer, EndOfMessageIsNoEndWhereAnswersHaveSeveral) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(ends_among({"<|end|>", "<|call|>", "<|flush|>"}),
+            (Names{"<|end|>", "<|call|>", "<|flush|>"}));
+  EXPECT_EQ(ends_among({"<|end|>", "<|return|>", "<|call|>"}), (Names{"<|return|>", "<|call|>"}));
+}
+
+TEST(Tokenizer, ToolResultsEndAnAnswerThatCallsTools) {
+  using Names = std::vector<std::string>;
+  EXPECT_EQ(ends_among({"</s>", "[EOS]", "[EOT]", "[e~[", "_<EOT>", "<eos>", "<other>"}),
+            (Names{"</s>", "[EOS]", "[EOT]", "[e~[", "_<EOT>", "<eos>"}));
+  // Gemma 4, whose </s> is HTML.
+  EXPECT_EQ(ends_among({"<|tool_response>", "<turn|>", "</s>"}),
+            (Names{"<|tool_response>", "<turn|>"}));
 }
 
 Vocabulary vocabulary_of(const std::string& model,
@@ -428,11 +445,12 @@ TEST(Tokenizer, ANormalTokenWithTheTextOfAControlTokenIsFoundInText) {
 
 TEST(Tokenizer, EveryTokenOfAnEndsNameEndsAGeneration) {
   Vocabulary vocabulary =
-      vocabulary_of("gpt2", {"a", "<|im_end|>", "<|eot_id|>", "<|im_end|>", "</s>"});
+      vocabulary_of("gpt2", {"a", "<|im_end|>", "<|eot_id|>", "<|im_end|>", "b", "c", "d"});
   vocabulary.eos = 0;
   vocabulary.eot = 4;
+  vocabulary.eom = 6;
   const auto tokenizer = create_tokenizer(std::move(vocabulary)).value();
-  EXPECT_EQ(tokenizer->end_tokens(), (std::vector<TokenId>{0, 1, 2, 3, 4}));
+  EXPECT_EQ(tokenizer->end_tokens(), (std::vector<TokenId>{0, 1, 2, 3, 4, 6}));
 }
 
 TEST(Tokenizer, MoreEndTokensStandBesideItsOwn) {

@@ -61,6 +61,7 @@ Expected<void> check_vocabulary(const Vocabulary& vocabulary, bool needs_scores)
   const std::pair<const char*, TokenId> ids[] = {{"bos", vocabulary.bos},
                                                  {"eos", vocabulary.eos},
                                                  {"eot", vocabulary.eot},
+                                                 {"eom", vocabulary.eom},
                                                  {"unknown", vocabulary.unknown},
                                                  {"padding", vocabulary.padding}};
   for (const auto& [name, id] : ids) {
@@ -109,6 +110,7 @@ class GgufParts {
     parts_.bos = vocabulary_.bos;
     parts_.eos = vocabulary_.eos;
     parts_.eot = vocabulary_.eot;
+    parts_.eom = vocabulary_.eom;
     if (vocabulary_.add_bos && parts_.bos != kInvalidToken) parts_.prefix.push_back(parts_.bos);
     if (vocabulary_.add_eos && parts_.eos != kInvalidToken) parts_.suffix.push_back(parts_.eos);
     for (const auto& [name, id] :

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Finds the tokens that end a generation: files name eos and perhaps eot, but chat models also stop
-// at control tokens that are known only by name.
+// Finds the tokens that end a generation: files name eos and perhaps eot and eom, but chat models
+// also stop at control tokens that are known only by name.
 #pragma once
 
 #include <vector>

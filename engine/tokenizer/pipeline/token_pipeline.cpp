@@ -166,6 +166,7 @@ void TokenPipeline::collect_ends() {
   Vocabulary ends;
   ends.eos = parts_.eos;
   ends.eot = parts_.eot;
+  ends.eom = parts_.eom;
   end_tokens_ = find_end_tokens(ends, *this);
   end_tokens_.insert(end_tokens_.end(), parts_.more_ends.begin(), parts_.more_ends.end());
   std::sort(end_tokens_.begin(), end_tokens_.end());

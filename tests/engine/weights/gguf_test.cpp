@@ -301,6 +301,18 @@ TEST(GgufVocabulary, ReadsScoresTypesAndFlags) {
   EXPECT_EQ(vocabulary->eos, 0);
 }
 
+// GLM-4.5 has <|endoftext|>, <|user|> and, behind calls of tools, <|observation|>.
+TEST(GgufVocabulary, ReadsTheEndsOfTurnsAndOfMessages) {
+  GgufImage image = small_gguf();
+  image.set("tokenizer.ggml.eot_token_id", GgufType::kUint32, raw<uint32_t>(2));
+  image.set("tokenizer.ggml.eom_token_id", GgufType::kUint32, raw<uint32_t>(3));
+  const std::string bytes = image.bytes();
+  const auto vocabulary = read_vocabulary(*parse_or_die(bytes));
+  ASSERT_TRUE(vocabulary.has_value()) << vocabulary.error().message;
+  EXPECT_EQ(vocabulary->eot, 2);
+  EXPECT_EQ(vocabulary->eom, 3);
+}
+
 // llama.cpp's converters write -1, or its 32 bits, for "none".
 TEST(GgufVocabulary, IdsThatNoTokenHasCountAsNotGiven) {
   struct Id {
@@ -318,6 +330,7 @@ TEST(GgufVocabulary, IdsThatNoTokenHasCountAsNotGiven) {
                     {"unknown", &Vocabulary::unknown},
                     {"eos", &Vocabulary::eos},
                     {"eot", &Vocabulary::eot},
+                    {"eom", &Vocabulary::eom},
                     {"bos", &Vocabulary::bos}};
   const Found values[] = {{GgufType::kUint32, raw<uint32_t>(UINT32_MAX), "4294967295"},
                           {GgufType::kInt32, raw<int32_t>(-1), "-1"},
