@@ -375,6 +375,9 @@ TEST(Tokenizer, EndOfMessageIsNoEndWhereAnswersHaveSeveral) {
   EXPECT_EQ(ends_among({"<|end|>", "<|call|>", "<|flush|>"}),
             (Names{"<|end|>", "<|call|>", "<|flush|>"}));
   EXPECT_EQ(ends_among({"<|end|>", "<|return|>", "<|call|>"}), (Names{"<|return|>", "<|call|>"}));
+  // Solar Open: <|think|>...<|end|><|begin|>assistant<|content|>...<|flush|>, or calls.
+  EXPECT_EQ(ends_among({"<|think|>", "<|end|>", "<|begin|>", "<|flush|>", "<|calls|>"}),
+            (Names{"<|flush|>", "<|calls|>"}));
 }
 
 TEST(Tokenizer, ToolResultsEndAnAnswerThatCallsTools) {

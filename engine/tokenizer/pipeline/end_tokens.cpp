@@ -43,8 +43,9 @@ struct Exception {
 };
 
 constexpr Exception kExceptions[] = {
-    // It closes one of several messages (OpenAI's harmony format).
+    // It closes one of several messages (OpenAI's harmony format, Solar Open's).
     {"<|end|>", {"<|return|>", "<|call|>"}},
+    {"<|end|>", {"<|flush|>", "<|calls|>"}},
     // It is HTML (Gemma 4).
     {"</s>", {"<|tool_response>"}},
 };
