@@ -198,6 +198,17 @@ Expected<TokenId> read_id(const GgufFile& file,
   return kInvalidToken;
 }
 
+// Pre-tokenizers of models whose texts begin with bos, as llama.cpp has them.
+constexpr std::string_view kBeginningPres[] = {"llama-bpe",
+                                               "llama3",
+                                               "llama-v3",
+                                               "falcon3",
+                                               "falcon-h1",
+                                               "pixtral",
+                                               "midm-2.0",
+                                               "lfm2",
+                                               "jina-v5-nano",
+                                               "tekken"};
 constexpr std::string_view kBeginKey = "tokenizer.ggml.bos_token_id";
 constexpr std::string_view kEndKey = "tokenizer.ggml.eos_token_id";
 
@@ -222,13 +233,14 @@ Expected<void> read_special(const GgufFile& file, Vocabulary& vocabulary) {
   const bool is_bpe = vocabulary.model == "llama";
   const bool is_unigram = vocabulary.model == "t5";
   const bool is_bert = vocabulary.model == "bert";
-  const bool is_llama3 = vocabulary.pre == "llama-bpe";
+  const bool begins_by_pre =
+      std::ranges::find(kBeginningPres, vocabulary.pre) != std::end(kBeginningPres);
   // Files of XLM-R that early converters wrote do not say that texts begin with <s>, whose state is
   // the vector of many.
   SLUICE_TRY(const bool is_xlm_roberta, is_unigram_encoder(file));
   const bool is_encoder = is_bert || (is_unigram && is_xlm_roberta);
-  SLUICE_TRY(vocabulary.add_bos,
-             file.get_bool_or("tokenizer.ggml.add_bos_token", is_bpe || is_llama3 || is_encoder));
+  const bool begins = is_bpe || begins_by_pre || is_encoder || vocabulary.model == "gemma4";
+  SLUICE_TRY(vocabulary.add_bos, file.get_bool_or("tokenizer.ggml.add_bos_token", begins));
   SLUICE_TRY(vocabulary.add_eos,
              file.get_bool_or("tokenizer.ggml.add_eos_token", is_unigram || is_bert));
   SLUICE_TRY(vocabulary.add_space_prefix,

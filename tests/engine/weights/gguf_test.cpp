@@ -301,6 +301,35 @@ TEST(GgufVocabulary, ReadsScoresTypesAndFlags) {
   EXPECT_EQ(vocabulary->eos, 0);
 }
 
+TEST(GgufVocabulary, TextsBeginWithBosWhereThePretokenizerSaysSo) {
+  const auto begins = [](const std::string& model, const std::string& pre) {
+    GgufImage image = small_gguf();
+    image.erase("tokenizer.ggml.add_bos_token");
+    image.set_string("tokenizer.ggml.model", model);
+    image.set_string("tokenizer.ggml.pre", pre);
+    const std::string bytes = image.bytes();
+    const auto vocabulary = read_vocabulary(*parse_or_die(bytes));
+    EXPECT_TRUE(vocabulary.has_value()) << vocabulary.error().message;
+    return vocabulary && vocabulary->add_bos;
+  };
+  for (const char* pre : {"falcon-h1",
+                          "falcon3",
+                          "jina-v5-nano",
+                          "lfm2",
+                          "llama-bpe",
+                          "llama-v3",
+                          "llama3",
+                          "midm-2.0",
+                          "pixtral",
+                          "tekken"}) {
+    EXPECT_TRUE(begins("gpt2", pre)) << pre;
+  }
+  for (const char* pre : {"gpt-2", "gpt-4o", "llama4", "minicpm5", "qwen2"}) {
+    EXPECT_FALSE(begins("gpt2", pre)) << pre;
+  }
+  EXPECT_TRUE(begins("gemma4", "gemma4"));
+}
+
 // GLM-4.5 has <|endoftext|>, <|user|> and, behind calls of tools, <|observation|>.
 TEST(GgufVocabulary, ReadsTheEndsOfTurnsAndOfMessages) {
   GgufImage image = small_gguf();
