@@ -102,7 +102,11 @@ TEST(TokenizerJson, ByteLevelVocabulariesGiveTheSameIdsWithEveryPretokenizer) {
                           "command-r",
                           "gpt-neox",
                           "bloom",
-                          "viking"}) {
+                          "viking",
+                          "bailingmoe",
+                          "tiny_aya",
+                          "youtu",
+                          "afmoe"}) {
     Vocabulary vocabulary = *golden;
     vocabulary.pre = pre;
     vocabulary.add_bos = vocabulary.bos != kInvalidToken;

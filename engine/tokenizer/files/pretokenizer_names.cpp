@@ -32,6 +32,26 @@ constexpr std::string_view kGpt4oWords =
     "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
     "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
     "|\\p{N}{1,3}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+constexpr std::string_view kYoutuWords =
+    "[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]*[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]+"
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    "|[^\\r\\n\\p{L}\\p{N}]?[\\p{Lu}\\p{Lt}\\p{Lm}\\p{Lo}\\p{M}]+[\\p{Ll}\\p{Lm}\\p{Lo}\\p{M}]*"
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)?"
+    "|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n/]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+constexpr std::string_view kYoutuScripts =
+    "[\\x{ac00}-\\x{d7a3}\\x{3131}-\\x{318e}]+"
+    "|[\\x{ff01}\\x{2026}\\x{201c}\\x{201d}\\x{2018}\\x{2019}\\x{2014}\\x{ff1a}\\x{ff1b}\\x{ff0c}"
+    "\\x{3001}-\\x{303f}\\x{fe30}-\\x{fe4f}]+"
+    "|[\\x{3105}-\\x{312f}]+|[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+";
+constexpr std::string_view kMinicpm5Words =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}+"
+    "| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+constexpr std::string_view kSeedWords =
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}"
+    "| ?[^\\s\\p{L}\\p{N}\\r\\n]+|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+";
+constexpr std::string_view kBailingWords =
+    "'(?i:[sdmt]|ll|ve|re)|[^\\r\\n\\p{L}\\p{N}]?+\\p{L}+|\\p{N}"
+    "| ?[^\\s\\p{L}\\p{N}]++[\\r\\n]*|\\s*[\\r\\n]|\\s+(?!\\S)|\\s+";
 // Ideographs are words of their own.
 constexpr std::string_view kKimiWords =
     "[\\p{Han}]+"
@@ -48,6 +68,18 @@ constexpr std::string_view kDeepseekCjk =
     "[\\x{4e00}-\\x{9fa5}\\x{800}-\\x{4e00}\\x{ac00}-\\x{d7ff}]+";
 constexpr std::string_view kDeepseekPunctuation =
     "\\s?[!-/:-~\\x{ff01}-\\x{ff0f}\\x{ff1a}-\\x{ff5e}\\x{2018}-\\x{201f}\\x{3000}-\\x{3002}]+";
+// Digits in threes from the right. What is left of a run's threes is looked for at its start only,
+// so that long runs take linear time.
+constexpr std::string_view kThreesFromTheRight =
+    "(?<!\\p{N})\\p{N}{1,2}(?=(?:\\p{N}{3})++(?!\\p{N}))|\\p{N}{1,3}";
+// These are the same in numbers that no letter follows. \G: right behind the match before.
+constexpr std::string_view kThreesOfNumbers =
+    "(?<!\\d)\\d{1,3}(?=(?:\\d{3})*+(?!\\w))|(?<=\\d)\\G\\d{3}";
+constexpr std::string_view kAfmoeScripts =
+    "[\\x{4e00}-\\x{9fff}\\x{3400}-\\x{4dbf}\\x{f900}-\\x{faff}\\x{3040}-\\x{309f}"
+    "\\x{30a0}-\\x{30ff}\\x{ff65}-\\x{ff9f}\\x{2f00}-\\x{2fdf}\\x{e40}-\\x{e7f}\\x{e80}-\\x{eff}"
+    "\\x{1780}-\\x{17ff}\\x{1000}-\\x{109f}\\x{aa60}-\\x{aa7f}\\x{a9e0}-\\x{a9ff}"
+    "\\x{ac00}-\\x{d7af}\\x{1100}-\\x{11ff}]+";
 // "\s+$", which by itself would search from each space of a run that text follows.
 constexpr std::string_view kTrailingSpaces = "(?<!\\s)\\s++\\z";
 // Cased letters as listed by the first DeepSeek models.
@@ -92,20 +124,41 @@ constexpr Row kRows[] = {
       "jais",
       "trillion"},
      {kGpt2Words}},
-    {{"jina-es", "jina-de", "jina-v1-en", "jina-v2-es", "jina-v2-de", "jina-v2-code"},
+    {{"jina-es",
+      "jina-de",
+      "jina-v1-en",
+      "jina-v2-es",
+      "jina-v2-de",
+      "jina-v2-code",
+      "a.x-4.0",
+      "granite-docling"},
      {kGpt2Words}},
     {{"gpt-neox", "mpt", "olmo", "modern-bert"}, {kGpt2Words}, false, /*nfc=*/true},
-    {{"smollm", "starcoder", "refact", "codeshell", "exaone", "minerva-7b"},
+    {{"smollm", "starcoder", "refact", "codeshell", "exaone", "minerva-7b", "mellum2"},
      {"\\p{N}", kGpt2Words}},
     {{"command-r"}, {"\\p{N}", kGpt2Words}, false, /*nfc=*/true},
-    {{"llama-bpe", "llama3", "llama-v3", "falcon3", "falcon-h1", "pixtral", "lfm2"},
+    {{"llama-bpe",
+      "llama3",
+      "llama-v3",
+      "falcon3",
+      "falcon-h1",
+      "pixtral",
+      "lfm2",
+      "midm-2.0",
+      "jina-v5-nano"},
      {kLlama3Words},
      /*whole_words_first=*/true},
     {{"dbrx", "smaug-bpe", "glm4", "chatglm-bpe"}, {kLlama3Words}},
-    {{"qwen2", "deepseek-r1-qwen", "megrez"}, {kQwen2Words}, false, /*nfc=*/true},
-    {{"stablelm2", "hunyuan"}, {kQwen2Words}},
+    {{"minicpm5"}, {"\\p{N}{1,3}", kMinicpm5Words}, /*whole_words_first=*/true},
+    {{"qwen2", "deepseek-r1-qwen", "megrez", "f2llmv2"}, {kQwen2Words}, false, /*nfc=*/true},
+    {{"stablelm2", "hunyuan", "solar-open", "grok-2", "kormo"}, {kQwen2Words}},
     {{"qwen35"}, {kQwen35Words}, false, /*nfc=*/true},
-    {{"gpt-4o", "llama4"}, {kGpt4oWords}, /*whole_words_first=*/true},
+    {{"seed-coder"}, {kSeedWords}},
+    {{"bailingmoe", "bailingmoe2", "llada-moe"}, {kBailingWords}},
+    {{"gpt-4o", "llama4", "granite-embed-multi-97m"}, {kGpt4oWords}, /*whole_words_first=*/true},
+    {{"minimax-m2", "kanana2", "talkie"}, {kGpt4oWords}},
+    {{"tiny_aya", "cohere2moe"}, {kThreesOfNumbers, kGpt4oWords}},
+    {{"youtu"}, {kYoutuScripts, kYoutuWords}, /*whole_words_first=*/true},
     {{"kimi-k2"}, {kKimiWords}, /*whole_words_first=*/true},
     {{"tekken"}, {kTekkenWords}, /*whole_words_first=*/true},
     {{"deepseek-llm"},
@@ -116,10 +169,11 @@ constexpr Row kRows[] = {
       kDeepseekCjk,
       "\\p{N}+"}},
     {{"deepseek-coder"}, {"[\\r\\n]", "\\s?\\p{L}+", "\\s?\\p{P}+", kDeepseekCjk, "\\p{N}"}},
-    {{"deepseek-v3"},
+    {{"deepseek-v3", "hunyuan-dense", "joyai-llm", "hy_v4"},
      {"\\p{N}{1,3}",
       "[\\x{4e00}-\\x{9fa5}\\x{3040}-\\x{309f}\\x{30a0}-\\x{30ff}]+",
       kDeepseekV3Words}},
+    {{"afmoe"}, {kThreesFromTheRight, kAfmoeScripts, kDeepseekV3Words}},
     {{"falcon"}, {"[\\p{P}$+<=>\\^~|`]+", kGpt2Words, "[0-9][0-9][0-9]"}},
     {{"bloom", "poro-chat", "gpt3-finnish"}, {kBloomWords}},
     {{"viking"}, {kBloomWords, "\\p{N}"}},

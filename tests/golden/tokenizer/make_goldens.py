@@ -15,6 +15,14 @@ import reference
 from tokenizers import Tokenizer, models, pre_tokenizers, trainers
 
 CASES_PER_PRE = 60
+CASES_PER_VARIANT = 24
+# These differ from others in a few places, which VARIED shows.
+VARIANTS = ("grok-2", "minimax-m2", "minicpm5", "seed-coder", "bailingmoe", "tiny_aya", "youtu", "afmoe")
+VARIED = [
+    "1 12 123 1234 12345 123456 1234567 1234px 12_345 12345é ٣٤٥٦٧ ⅧⅧⅧⅧ ½½½½ 12½ 1,234.5678",
+    "ภาษาไทย ລາວ ខ្មែរ မြန်မာ 한국어ㄱㄴ ㄅㄆ ｶﾀｶﾅ 龥龦㐀豈⼀！…“x”——、〿﹏ 「」",
+    "a!!\n\n?\r\n \n\n  x\n \n \n.\n/ //\n 'S'M'LL'x HTTPServer HTTPServer",
+]
 FIXED = [
     "",
     "Hello world, it's 2024!\n\n  def f(x):\n\treturn x ** 2  # don't",
@@ -64,10 +72,11 @@ def main():
         for seed, pre in enumerate(reference.PRE):
             vocabulary["pre"] = pre
             oracle = reference.build(vocabulary)
-            count = CASES_PER_PRE - len(FIXED)
-            texts = FIXED + reference.random_texts(vocabulary, count, seed)
+            fixed = FIXED + VARIED if pre in VARIANTS else FIXED
+            count = (CASES_PER_VARIANT if pre in VARIANTS else CASES_PER_PRE) - len(fixed)
+            texts = fixed + reference.random_texts(vocabulary, count, seed)
             for i, text in enumerate(texts):
-                for mode in "tp" if i < len(FIXED) else "tp"[i % 2]:
+                for mode in "tp" if i < len(fixed) else "tp"[i % 2]:
                     ids = reference.encode(oracle, text, mode == "p")
                     hexed = text.encode().hex() or "-"
                     out.write(" ".join([pre, mode, hexed, *map(str, ids)]) + "\n")

@@ -60,6 +60,39 @@ PRE = {
     "deepseek-v3": ([r"\p{N}{1,3}", "[一-龥\u3040-\u309f\u30a0-\u30ff]+", DEEPSEEK_V3], False),
     "falcon": ([r"[\p{P}\$\+<=>\^~\|`]+", GPT2, r"[0-9][0-9][0-9]"], False),
     "default": ([r"[\p{P}\$\+<=>\^~\|]+", GPT2, r"\p{N}+", r"[0-9][0-9][0-9]"], False),
+    "grok-2": ([LLAMA3.replace("{1,3}", "")], False),
+    "minimax-m2": ([GPT4O], False),
+    "minicpm5": ([r"\p{N}{1,3}", LLAMA3.replace("{1,3}", "+")], True),
+    "seed-coder": (
+        [LLAMA3.replace("{1,3}", "{1}").replace(r"[^\s\p{L}\p{N}]+[\r\n]*", r"[^\s\p{L}\p{N}\r\n]+")],
+        False,
+    ),
+    "bailingmoe": (
+        [
+            r"'(?i:[sdmt]|ll|ve|re)|[^\r\n\p{L}\p{N}]?+\p{L}+|\p{N}| ?[^\s\p{L}\p{N}]++[\r\n]*"
+            r"|\s*[\r\n]|\s+(?!\S)|\s+"
+        ],
+        False,
+    ),
+    "tiny_aya": ([r"\d{1,3}(?=(?:\d{3})*\b)", GPT4O], False),
+    "youtu": (
+        [
+            "[\uac00-\ud7a3\u3131-\u318e]+|[！…“”‘’—：；，\u3001-\u303f\ufe30-\ufe4f]+"
+            "|[\u3105-\u312f]+|[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+",
+            GPT4O.replace("{1,3}", ""),
+        ],
+        True,
+    ),
+    "afmoe": (
+        [
+            r"\p{N}{1,3}(?=(?:\p{N}{3})*(?!\p{N}))",
+            "[\u4e00-\u9fff\u3400-\u4dbf\uf900-\ufaff\u3040-\u30ff\uff65-\uff9f\u2f00-\u2fdf"
+            "\u0e40-\u0eff\u1780-\u17ff\u1000-\u109f\uaa60-\uaa7f\ua9e0-\ua9ff\uac00-\ud7af"
+            "\u1100-\u11ff]+",
+            DEEPSEEK_V3,
+        ],
+        False,
+    ),
 }
 
 
