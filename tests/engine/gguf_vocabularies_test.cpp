@@ -2,15 +2,138 @@
 // What GGUF says of vocabularies: the names of pre-tokenizers.
 #include <gtest/gtest.h>
 
+#include <map>
 #include <string>
 #include <vector>
 
+#include "engine/models/model.h"
 #include "engine/tokenizer/files/pretokenizer_names.h"
 
 namespace sluice {
 namespace {
 
 using Names = std::vector<std::string>;
+
+// The names that llama.cpp's converter writes by architecture; none: no byte-level BPE.
+const std::map<std::string, Names>& names_by_architecture() {
+  static const std::map<std::string, Names> kNames = {
+      {"afmoe", {"afmoe"}},
+      {"apertus", {"tekken"}},
+      {"arcee", {"llama-bpe"}},
+      {"baichuan", {}},
+      {"bailingmoe2", {"bailingmoe2"}},
+      {"bert", {"roberta-bpe"}},
+      {"bloom", {"bloom"}},
+      {"chatglm", {"chatglm-bpe", "glm4"}},
+      {"cohere2", {"command-r", "tiny_aya"}},
+      {"command-r", {"command-r"}},
+      {"dbrx", {"dbrx"}},
+      {"deepseek2",
+       {"deepseek-llm",
+        "deepseek-v3",
+        "gigachat",
+        "glm4",
+        "joyai-llm",
+        "kanana2",
+        "kimi-k2",
+        "youtu"}},
+      {"deepseek32", {"deepseek-v3"}},
+      {"dots1", {"qwen2"}},
+      {"ernie4_5", {}},
+      {"ernie4_5-moe", {}},
+      {"exaone", {"exaone"}},
+      {"exaone4", {"exaone4"}},
+      {"falcon", {"falcon"}},
+      {"falcon-h1", {"falcon-h1"}},
+      {"gemma", {}},
+      {"gemma-embedding", {}},
+      {"gemma2", {}},
+      {"gemma3", {}},
+      {"gemma4", {}},
+      {"glm4", {"glm4"}},
+      {"glm-dsa", {"glm4"}},
+      {"glm4moe", {"glm4", "solar-open"}},
+      {"gpt-oss", {"gpt-4o"}},
+      {"gpt2", {"gpt-2", "jais"}},
+      {"gptneox", {"olmo"}},
+      {"granite", {"refact", "dbrx"}},
+      {"granitehybrid", {"dbrx"}},
+      {"granitemoe", {"refact"}},
+      {"hunyuan-dense", {"hunyuan-dense"}},
+      {"hunyuan-moe", {"hunyuan"}},
+      {"hy_v3", {"hunyuan-dense"}},
+      {"internlm2", {}},
+      {"jina-bert-v2", {"jina-v1-en", "jina-v2-code", "jina-v2-de", "jina-v2-es"}},
+      {"kimi-linear", {"kimi-k2"}},
+      {"lfm2", {"lfm2"}},
+      {"lfm2moe", {"lfm2"}},
+      {"llama",
+       {"deepseek-coder",
+        "deepseek-llm",
+        "falcon3",
+        "granite-docling",
+        "llama-bpe",
+        "mellum",
+        "midm-2.0",
+        "minerva-7b",
+        "minicpm5",
+        "pixtral",
+        "seed-coder",
+        "smaug-bpe",
+        "smollm",
+        "talkie",
+        "tekken",
+        "trillion",
+        "viking"}},
+      {"llama4", {"llama4"}},
+      {"mimo2", {"qwen2"}},
+      {"minicpm", {}},
+      {"minimax-m2", {"minimax-m2"}},
+      {"mistral3", {"pixtral", "tekken"}},
+      {"modern-bert", {"granite-embed-multi-97m", "modern-bert"}},
+      {"nemotron", {}},
+      {"nemotron_h", {"pixtral", "tekken"}},
+      {"nemotron_h_moe", {"pixtral", "tekken"}},
+      {"nomic-bert", {}},
+      {"nomic-bert-moe", {}},
+      {"olmo2", {"dbrx", "olmo"}},
+      {"olmoe", {"olmo"}},
+      {"phi2", {"phi-2"}},
+      {"phi3", {"dbrx", "gpt-4o"}},
+      {"phimoe", {}},
+      {"qwen2", {"a.x-4.0", "deepseek-r1-qwen", "megrez", "qwen2"}},
+      {"qwen2moe", {"qwen2"}},
+      {"qwen2vl", {"qwen2"}},
+      {"qwen3", {"f2llmv2", "qwen2"}},
+      {"qwen35", {"qwen35"}},
+      {"qwen35moe", {"qwen35"}},
+      {"qwen3moe", {"qwen2"}},
+      {"qwen3next", {"qwen2"}},
+      {"qwen3vl", {"qwen2"}},
+      {"qwen3vlmoe", {"qwen2"}},
+      {"seed_oss", {"seed-coder"}},
+      {"smollm3", {"smaug-bpe"}},
+      {"stablelm", {"olmo", "stablelm2"}},
+      {"starcoder", {"starcoder"}},
+      {"starcoder2", {"starcoder"}},
+      {"step35", {"deepseek-v3"}},
+  };
+  return kNames;
+}
+
+TEST(PretokenizerNames, EveryArchitectureHasThoseThatItsConverterWrites) {
+  for (const ModelSpec* spec : model_specs()) {
+    const std::string architecture(spec->files.gguf);
+    if (architecture.empty() || !spec->files.reads_gguf) continue;
+    const auto names = names_by_architecture().find(architecture);
+    EXPECT_NE(names, names_by_architecture().end()) << architecture;
+    if (names == names_by_architecture().end()) continue;
+    for (const std::string& name : names->second) {
+      const auto named = pretokenizer_by_name(name);
+      EXPECT_TRUE(named.has_value()) << architecture << ": " << named.error().message;
+    }
+  }
+}
 
 TEST(PretokenizerNames, NamesOfOneMeaningHaveOneExpression) {
   const std::pair<const char*, Names> rows[] = {
