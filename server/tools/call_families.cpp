@@ -323,6 +323,7 @@ constexpr CallFamily kFamilies[] = {
                 .key_end = "\">",
                 .value_end = "</param>"}},
      .detect = {{"<function name=\"", "<param name=\""}}},
+    // <|calls|> ends the answer, so grammars leave it to the model.
     {.name = "solar_open",
      .mechanism = NamedCalls{.header = NamedCalls::Header::kIdAndName},
      .markers = {{kSectionBegin, "<|tool_calls|>"},
@@ -334,8 +335,7 @@ constexpr CallFamily kFamilies[] = {
      .texts = {{.open = "<|tool_calls|>",
                 .begin = "<|tool_call:begin|>call%d<|tool_call:name|>",
                 .behind_name = "<|tool_call:args|>",
-                .end = "<|tool_call:end|>",
-                .close = "<|calls|>"}},
+                .end = "<|tool_call:end|>"}},
      .detect = {{"<|tool_call:begin|>", "<|tool_call:args|>"}}},
     {.name = "granite",
      .markers = {{kCallBegin, "<|tool_call|>"}, {kCallBegin, "<tool_call>"}},

@@ -9,7 +9,10 @@
 #include <string>
 #include <vector>
 
+#include "server/tools/families.h"
+#include "server/tools/output_format.h"
 #include "tests/server/tools/tool_call_rig.h"
+#include "tests/server/tools/transcript.h"
 #include "tests/support/byte_grammar.h"
 
 namespace sluice {
@@ -151,6 +154,31 @@ TEST(ToolCallGrammar, ControlTokensAreReachedByTheirIds) {
   }
   ASSERT_TRUE(testing::accepts_prefix(*matcher, "\":1}}"));
   EXPECT_EQ(testing::allowed_tokens(*matcher), std::vector<TokenId>({testing::kByteControl}));
+}
+
+// A grammar allows such a token where it may end, and nowhere else.
+TEST(ToolCallGrammar, NoTokenThatEndsAnAnswerIsPartOfAForm) {
+  for (const std::string_view name : {"<|calls|>", "<|call|>", "<|return|>"}) {
+    const auto tokenizer = make_byte_tokenizer({&name, 1});
+    ASSERT_EQ(tokenizer->end_tokens(), std::vector<TokenId>({testing::kByteEnd}));
+    for (const CallFamily& family : call_families()) {
+      const CallForm form = call_form(family, *tokenizer);
+      for (const CallPieces& pieces : {form.open, form.begin, form.end, form.close}) {
+        for (const CallPiece& piece : pieces) {
+          EXPECT_NE(piece.token, testing::kByteEnd) << family.name << " " << name;
+        }
+      }
+    }
+  }
+  // The token of the backend that ends answers has the id of <|calls|> here.
+  constexpr std::string_view kCalls = "<|calls|>";
+  const auto tokenizer = make_byte_tokenizer({&kCalls, 1});
+  const auto grammar = compile(
+      tool_call_grammar(call_form(*find_call_family("solar_open"), *tokenizer), tools(), {}));
+  ASSERT_NE(grammar, nullptr);
+  EXPECT_TRUE(testing::accepts(*grammar,
+                               "<|tool_calls|><|tool_call:begin|>call1<|tool_call:name|>now"
+                               "<|tool_call:args|>{}<|tool_call:end|>"));
 }
 
 // A schema is kept exactly where the tool asks for it; otherwise what has no form is left out.
