@@ -7,8 +7,10 @@
 #include <unordered_map>
 #include <vector>
 
+#include "engine/core/log.h"
 #include "engine/tokenizer/files/json_parts.h"
 #include "engine/tokenizer/files/pretokenizer_names.h"
+#include "engine/tokenizer/pipeline/end_tokens.h"
 #include "engine/tokenizer/pipeline/token_pipeline.h"
 #include "engine/tokenizer/text/utf8.h"
 #include "engine/weights/gguf_parse.h"
@@ -288,6 +290,22 @@ class Reader {
     return kInvalidToken;
   }
 
+  // GGUF has two keys for ends beside eos: they go first to tokens that are not known by name.
+  void place_ends(std::vector<TokenId> ends) {
+    const std::vector<TokenId> known = find_end_tokens({}, tokenizer_);
+    std::erase(ends, result_.eos);
+    const auto rest = std::ranges::stable_partition(
+        ends, [&](TokenId id) { return !std::ranges::binary_search(known, id); });
+    const auto num_unnamed = rest.begin() - ends.begin();
+    if (!ends.empty()) result_.eot = ends[0];
+    if (ends.size() > 1) result_.eom = ends[1];
+    if (num_unnamed <= 2) return;
+    warn_of_file(file_,
+                 "eos_token_id",
+                 std::to_string(num_unnamed) + " ends that no key of GGUF names",
+                 "the first two");
+  }
+
   Expected<void> read_special() {
     result_.bos = tokenizer_.bos();
     result_.eos = named("eos_token");
@@ -295,9 +313,7 @@ class Reader {
     if (result_.unknown == kInvalidToken) result_.unknown = named("unk_token");
     const std::vector<TokenId>& ends = tokenizer_.end_tokens();
     if (result_.eos == kInvalidToken && !ends.empty()) result_.eos = ends.front();
-    for (const TokenId id : ends) {
-      if (id != result_.eos) result_.eot = id;
-    }
+    place_ends(ends);
     const std::vector<TokenId> prefix = tokenizer_.prefix_tokens();
     const std::vector<TokenId> suffix = tokenizer_.suffix_tokens();
     result_.add_bos = prefix == std::vector<TokenId>{result_.bos};

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
-// What GGUF says of vocabularies: the names of pre-tokenizers.
+// What GGUF says of vocabularies: the pre-tokenizer's name, the keys of tokens that end an answer.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <map>
 #include <string>
 #include <vector>
 
 #include "engine/models/model.h"
+#include "engine/quantize/hf_vocabulary.h"
+#include "engine/tokenizer/files/hf_tokenizer.h"
 #include "engine/tokenizer/files/pretokenizer_names.h"
+#include "tests/support/captured_log.h"
+#include "tests/support/golden_folder.h"
+#include "tests/support/golden_models.h"
 
 namespace sluice {
 namespace {
@@ -157,6 +163,30 @@ TEST(PretokenizerNames, NamesOfOneMeaningHaveOneExpression) {
       EXPECT_EQ(named->nfc, expected.nfc) << name;
     }
   }
+}
+
+// GLM-4.5's ends: eos, and two that only the generation configuration names.
+TEST(HfVocabulary, EndsWithoutAKnownNameGetTheKeysOfGguf) {
+  HfTokenizerFiles files;
+  files.tokenizer_json = testing::read_whole_file(golden_folder() + "/tokenizer/json/qwen.json");
+  files.tokenizer_config = R"({"eos_token":"<|im_end|>"})";
+  const auto tokenizer = create_hf_tokenizer(files);
+  ASSERT_TRUE(tokenizer.has_value()) << tokenizer.error().message;
+  const std::vector<TokenId> known = (*tokenizer)->end_tokens();
+  ASSERT_FALSE(known.empty());
+  const auto vocabulary_with = [&](const std::vector<TokenId>& more) {
+    EXPECT_TRUE((*tokenizer)->replace_more_ends(more).has_value());
+    return read_hf_vocabulary(
+               files.tokenizer_json, **tokenizer, (*tokenizer)->vocab_size(), "qwen.json")
+        .value();
+  };
+  const auto written = create_tokenizer(vocabulary_with({1, 3})).value();
+  std::vector<TokenId> expected = known;
+  expected.insert(expected.end(), {1, 3});
+  std::ranges::sort(expected);
+  EXPECT_EQ(written->end_tokens(), expected);
+  const std::string log = logged_by([&] { (void)vocabulary_with({1, 3, 5}); });
+  EXPECT_NE(log.find("key=eos_token_id found=\"3 ends"), std::string::npos) << log;
 }
 
 }  // namespace
