@@ -358,7 +358,7 @@ void KvCacheManager::cache_blocks(RequestId id,
   const int32_t slot = m.slot_of.find(id);
   if (slot == IdMap::kAbsent) return;
   CHECK_LE(static_cast<size_t>(num_computed_tokens), tokens.size());
-  // What is computed behind unproven blocks waits for their proof.
+  // What is computed after unproven blocks waits for their proof.
   if (!m.is_prover(id)) m.index_blocks(slot, tokens, num_computed_tokens / m.options.block_size);
   for (KvGroup& group : m.groups) m.let_go(group, slot, group.first_needed(num_computed_tokens));
 }

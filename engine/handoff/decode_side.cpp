@@ -2,7 +2,6 @@
 #include "engine/handoff/decode_side.h"
 
 #include <algorithm>
-#include <iterator>
 #include <set>
 #include <utility>
 
@@ -195,7 +194,7 @@ void DecodeSide::add_unproven(std::vector<KvKey>& keys) const {
   }
 }
 
-// The key of the block that begins behind so many of the request's tokens.
+// The key of the block that begins after so many of the request's tokens.
 KvKey DecodeSide::key_behind(const Record& record, int32_t num_tokens) const {
   KvKey key = kv_root_key(space_, record.extras);
   const auto size = static_cast<size_t>(kv_.block_size());
@@ -252,72 +251,6 @@ void DecodeSide::release(Record& record, std::optional<HandoffFallback> fallback
   Released released{.request = std::move(record.request), .seed = {}, .fallback = fallback};
   if (record.adopts_seed && record.final) released.seed = record.final->seed;
   ready_.push_back(std::move(released));
-}
-
-// One that needs many blocks is not passed by those that need few.
-void DecodeSide::give_room(int32_t num_spare_blocks, int64_t now_ms) {
-  while (true) {
-    Record* first = nullptr;
-    for (const auto& [transfer, record] : records_) {
-      if (!record->asks_for_room) continue;
-      if (first == nullptr || record->number < first->number) first = record.get();
-    }
-    if (first == nullptr || !reserve(*first, num_spare_blocks, now_ms)) return;
-  }
-}
-
-// Blocks of released requests that have not started: cached, and to be there when they start.
-void DecodeSide::find_unused() {
-  unused_.clear();
-  for (const auto& [transfer, record] : records_) {
-    const bool waits = !record->is_held && record->state.phase != DecodePhase::kEnded &&
-                       kv_.block_table(record->id, 0).empty();
-    if (!waits) continue;
-    std::ranges::copy_if(record->landed, std::back_inserter(unused_), [this](const auto& ref) {
-      return kv_.is_current(ref);
-    });
-  }
-}
-
-bool DecodeSide::reserve(Record& record, int32_t num_spare_blocks, int64_t now_ms) {
-  const auto num_reserved = std::ranges::count_if(
-      records_, [](const auto& entry) { return entry.second->has_room; });
-  if (num_reserved >= max_reserved_) return false;
-  find_unused();
-  for (const KvBlockRef& ref : unused_) kv_.begin_transfer(ref.group, ref.block);
-  const bool has_room = take_room(record, num_spare_blocks);
-  for (const KvBlockRef& ref : unused_) kv_.end_transfer(ref.group, ref.block);
-  if (!has_room) return false;
-  record.has_arrived.assign(record.reserved.size(), false);
-  record.asks_for_room = false;
-  record.has_room = true;
-  step(record, event_of(Kind::kRoom, now_ms));
-  return true;
-}
-
-bool DecodeSide::take_room(Record& record, int32_t num_spare_blocks) {
-  if (will_compare(record)) kv_.expect_proof(record.id);
-  record.num_found_tokens =
-      kv_.acquire_prefix(record.id, record.request.tokens, record.extras, PrefixUse::kTransfer);
-  record.reserved.clear();
-  const auto num_tokens = static_cast<int32_t>(record.tokens.size());
-  if (kv_.has_room(record.id, num_tokens, num_spare_blocks) &&
-      kv_.reserve(record.id, num_tokens, record.reserved)) {
-    return true;
-  }
-  kv_.free(record.id);
-  return false;
-}
-
-bool DecodeSide::give_back_room(int64_t now_ms) {
-  Record* last = nullptr;
-  for (const auto& [transfer, record] : records_) {
-    if (!record->has_room) continue;
-    if (last == nullptr || record->number > last->number) last = record.get();
-  }
-  if (last == nullptr) return false;
-  step(*last, event_of(Kind::kPreempted, now_ms));
-  return true;
 }
 
 void DecodeSide::drain(int64_t now_ms) {

@@ -70,7 +70,7 @@ class Handoff {
   // what was computed for the request does not count.
   bool compare(RequestId id, uint64_t check, Clock::time_point now);
   // Replaces `keys` by those of the first blocks that came from peers and that compare() has yet to
-  // judge: tiers do not save them, nor what is computed behind them.
+  // judge: tiers do not save them, nor what is computed after them.
   void find_unproven(std::vector<KvKey>& keys) const;
   // The step has retired, and blocks of it are findable.
   void retire(Clock::time_point now);

@@ -81,7 +81,7 @@ Expected<GrammarSpec> read_json_schema(const Json& format) {
 }
 
 // The newer form of a tag that has `structures` and `triggers`: texts that end at a trigger, from
-// which on a structure is followed, and which goes on behind it.
+// which on a structure is followed, and which goes on after it.
 Expected<Json> triggered_tags(const Json& tag, const std::string& what, std::string_view param) {
   const Json* structures = find_field(tag, "structures");
   const Json* triggers = find_field(tag, "triggers");

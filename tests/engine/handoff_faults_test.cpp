@@ -348,7 +348,7 @@ TEST(HandoffFaultsOfContent, AWrongBlockUnderAValidSumIsSeenByTheFirstRowOfLogit
 }
 
 // A prompt whose KV takes several landing slots, of which the first arrives with wrong bytes, and
-// then no more: the rest is computed behind it, in several steps, before the first row of logits.
+// then no more: the rest is computed after it, in several steps, before the first row of logits.
 TEST(HandoffFaultsOfContent, WrongBlocksAreNotSavedBelowTheCache) {
   const testing::TemporaryFolder folder;
   Config config = small_config("tcp");

@@ -330,7 +330,7 @@ TEST(GgufVocabulary, TextsBeginWithBosWhereThePretokenizerSaysSo) {
   EXPECT_TRUE(begins("gemma4", "gemma4"));
 }
 
-// GLM-4.5 has <|endoftext|>, <|user|> and, behind calls of tools, <|observation|>.
+// GLM-4.5 has <|endoftext|>, <|user|> and, after calls of tools, <|observation|>.
 TEST(GgufVocabulary, ReadsTheEndsOfTurnsAndOfMessages) {
   GgufImage image = small_gguf();
   image.set("tokenizer.ggml.eot_token_id", GgufType::kUint32, raw<uint32_t>(2));
