@@ -13,6 +13,7 @@
 
 #include "engine/core/log.h"
 #include "engine/core/memory_reserve.h"
+#include "engine/sampling/grammar/exact_regex.h"
 #include "engine/sampling/grammar/schema_gate.h"
 #include "engine/sampling/grammar/structural_tag_gate.h"
 
@@ -167,6 +168,8 @@ Expected<std::shared_ptr<const Grammar>> GrammarCompiler::compile(CompileWorker&
   }
   if (spec.kind == GrammarKind::kRegex) {
     SLUICE_TRY(spec.text, gate_regex(key.text, options_.schema));
+  } else if (spec.kind == GrammarKind::kEbnf) {
+    spec.text = exact_ebnf(key.text);
   }
   for (const auto& [keyword, place] : left_out) {
     log_event(LogLevel::kInfo, "schema_keyword_left_out", "keyword", keyword, "at", place);

@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/sampling/grammar/exact_regex.h"
 #include "engine/sampling/grammar/schema_forms.h"
 #include "engine/sampling/grammar/schema_pattern.h"
 
@@ -487,11 +488,7 @@ Expected<std::string> gate_schema(std::string_view schema,
 }
 
 Expected<std::string> gate_regex(std::string_view regex, const SchemaLimits& limits) {
-  std::optional<std::string> exact = exact_regex(regex, limits.max_counted);
-  if (exact) return std::move(*exact);
-  return make_error(
-      ErrorCode::kUnsupported,
-      "the regular expression counts more than " + std::to_string(limits.max_counted));
+  return exact_regex(regex, limits.max_counted);
 }
 
 }  // namespace sluice

@@ -27,7 +27,7 @@ namespace sluice {
                                                 const SchemaLimits& limits,
                                                 std::vector<LeftOutKeyword>* left_out = nullptr);
 
-// Returns the regular expression to compile. kUnsupported: it counts more than the limit.
+// Returns a client's regular expression to compile (exact_regex.h).
 [[nodiscard]] Expected<std::string> gate_regex(std::string_view regex, const SchemaLimits& limits);
 
 }  // namespace sluice

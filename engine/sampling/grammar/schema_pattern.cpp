@@ -16,10 +16,6 @@ constexpr std::string_view kPlain = R"([^"\\\x00-\x1f])";
 // Characters that negated classes leave out too, for the same reason.
 constexpr std::string_view kNeverPlain = R"("\\\x00-\x1f)";
 
-// In place of "?", after which XGrammar as released lets the loop at a piece's end begin without
-// the piece: "(:a+)?" would match "a".
-constexpr std::string_view kOptional = "{0,1}";
-
 // "{2,5}", "{2,}".
 std::string braces(int64_t min, int64_t max) {
   return '{' + std::to_string(min) + ',' + (max == kEndless ? "" : std::to_string(max)) + '}';
@@ -153,7 +149,7 @@ class PatternWriter {
     const char c = peek();
     if (c == '?') {
       take();
-      out_ += kOptional;
+      out_ += kOptionalPiece;
       count.min = 0;
     } else if (c == '*' || c == '+') {
       out_ += take();
@@ -365,45 +361,7 @@ class PatternWriter {
   bool failed_ = false;
 };
 
-// Whether a quantifier after this character is one of a piece, not of a quantifier or a group's.
-bool ends_piece(char c) { return std::string_view("(|*+?{}^").find(c) == std::string_view::npos; }
-
-// The numbers in braces at the front are at most `max_count`.
-bool counts_at_most(std::string_view braces, int64_t max_count) {
-  int64_t count = 0;
-  for (const char c : braces.substr(1)) {
-    if (c == '}') break;
-    count = c >= '0' && c <= '9' ? std::min(10 * count + (c - '0'), kEndless / 16) : 0;
-    if (count > max_count) return false;
-  }
-  return true;
-}
-
 }  // namespace
-
-std::optional<std::string> exact_regex(std::string_view regex, int64_t max_count) {
-  std::string out;
-  bool in_class = false;
-  bool is_behind_piece = false;
-  for (size_t at = 0; at < regex.size(); ++at) {
-    const char c = regex[at];
-    if (c == '?' && is_behind_piece && !in_class) {
-      out += kOptional;
-      is_behind_piece = false;
-      continue;
-    }
-    if (c == '{' && !in_class && !counts_at_most(regex.substr(at), max_count)) return std::nullopt;
-    out += c;
-    is_behind_piece = in_class || ends_piece(c);
-    if (c == '\\' && at + 1 < regex.size()) {
-      out += regex[++at];
-      is_behind_piece = true;
-    } else {
-      in_class = in_class ? c != ']' : c == '[';
-    }
-  }
-  return out;
-}
 
 std::optional<std::string> pattern_of_whole_string(std::string_view pattern,
                                                    int64_t max_count,

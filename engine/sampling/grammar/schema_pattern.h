@@ -12,6 +12,10 @@
 
 namespace sluice {
 
+// In place of "?", after which XGrammar as released lets the loop at a piece's end begin without
+// the piece: "(:a+)?" would match "a".
+inline constexpr std::string_view kOptionalPiece = "{0,1}";
+
 // The least and the greatest number of characters of a string.
 struct StringSize {
   static constexpr int64_t kEndless = std::numeric_limits<int64_t>::max();
@@ -27,10 +31,6 @@ struct StringSize {
 std::optional<std::string> pattern_of_whole_string(std::string_view pattern,
                                                    int64_t max_count,
                                                    const StringSize& size = {});
-
-// An expression of a client for the same texts, in which optional pieces are written as counts.
-// Nothing: it has a count above `max_count`.
-std::optional<std::string> exact_regex(std::string_view regex, int64_t max_count);
 
 // An expression for any characters.
 std::string pattern_of_length(const StringSize& size);

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/sampling/grammar/exact_regex.h"
 #include "engine/sampling/grammar/schema_gate.h"
 
 namespace sluice {
@@ -59,6 +60,10 @@ Expected<void> gate_inside(Json& value,
   if (value.is_object() && value.value("type", Json()) == "regex" && value.contains("pattern") &&
       value["pattern"].is_string()) {
     SLUICE_TRY(value["pattern"], gate_regex(value["pattern"].get<std::string>(), limits));
+  }
+  if (value.is_object() && value.value("type", Json()) == "grammar" && value.contains("grammar") &&
+      value["grammar"].is_string()) {
+    value["grammar"] = exact_ebnf(value["grammar"].get<std::string>());
   }
   for (auto item = value.begin(); item != value.end(); ++item) {
     if (!value.is_object() || item.key() != "json_schema") {
