@@ -4,17 +4,110 @@
 #include <algorithm>
 #include <charconv>
 #include <utility>
-#include <vector>
+
+#include "engine/sampling/grammar/character_set.h"
 
 namespace sluice {
 namespace {
 
 constexpr int64_t kEndless = StringSize::kEndless;
 
-// A character of a string that needs no escape in JSON.
-constexpr std::string_view kPlain = R"([^"\\\x00-\x1f])";
-// Characters that negated classes leave out too, for the same reason.
-constexpr std::string_view kNeverPlain = R"("\\\x00-\x1f)";
+// Any character as JSON writes it between quotes. Half of a surrogate pair is none; a whole pair
+// has two escapes, and is one character only without them.
+constexpr std::string_view kAnyCharacter =
+    R"((?:[^"\\\x00-\x1f\ud800-\udfff]|\\(?:["\\/bfnrt]|u(?:[0-9a-cefA-CEF][0-9a-fA-F]{3}|)"
+    R"([dD][0-7][0-9a-fA-F]{2}))))";
+
+// What JSON has a short escape for, and its letter.
+constexpr std::string_view kEscaped = "\"\\\b\f\n\r\t";
+constexpr std::string_view kLetters = "\"\\bfnrt";
+
+// White space and ends of lines of ECMA-262.
+const CharacterSet& pattern_space() {
+  static const CharacterSet set = [] {
+    CharacterSet all("\t\n\v\f\r ");
+    for (const int32_t c : {0xA0, 0x1680, 0x2028, 0x2029, 0x202F, 0x205F, 0x3000, 0xFEFF}) {
+      all.add(c, c);
+    }
+    all.add(0x2000, 0x200A);
+    return all;
+  }();
+  return set;
+}
+
+const CharacterSet& line_ends() {
+  static const CharacterSet set = [] {
+    CharacterSet all("\n\r");
+    all.add(0x2028, 0x2029);
+    return all;
+  }();
+  return set;
+}
+
+// The characters of \d, \W and the like; nothing for other letters.
+std::optional<CharacterSet> named_set(char letter) {
+  switch (letter) {
+    case 'd':
+      return decimal_digits();
+    case 'D':
+      return decimal_digits().complement();
+    case 'w':
+      return word_characters();
+    case 'W':
+      return word_characters().complement();
+    case 's':
+      return pattern_space();
+    case 'S':
+      return pattern_space().complement();
+    default:
+      return std::nullopt;
+  }
+}
+
+// "u00" and the digits of control characters in `set` that have no short escape. No two branches
+// begin alike, so that a text has one derivation and its masks know whole tokens.
+std::string long_escapes(const CharacterSet& set) {
+  std::string out;
+  for (const char high : {'0', '1'}) {
+    CharacterSet digits;
+    for (int32_t low = 0; low < 16; ++low) {
+      const int32_t c = 16 * (high - '0') + low;
+      const bool is_short = kEscaped.find(static_cast<char>(c)) != std::string_view::npos;
+      if (!set.contains(c) || is_short) continue;
+      if (low < 10) {
+        digits.add('0' + low, '0' + low);
+      } else {
+        digits.add('a' + low - 10, 'a' + low - 10);
+        digits.add('A' + low - 10, 'A' + low - 10);
+      }
+    }
+    if (digits.is_empty()) continue;
+    out += (out.empty() ? "" : "|") + std::string(1, high) + digits.expression();
+  }
+  return out.empty() ? out : "u00(?:" + out + ')';
+}
+
+// One character of `set` as JSON writes it: as it is where that may be, else escaped.
+std::string json_character(const CharacterSet& set) {
+  static const CharacterSet must_escape = [] {
+    CharacterSet all(0, 0x1F);
+    all.add(CharacterSet("\"\\"));
+    return all;
+  }();
+  const CharacterSet plain = set.without(must_escape);
+  CharacterSet letters;
+  for (size_t i = 0; i < kEscaped.size(); ++i) {
+    if (set.contains(kEscaped[i])) letters.add(kLetters[i], kLetters[i]);
+  }
+  std::string escapes = long_escapes(set);
+  if (!letters.is_empty()) {
+    escapes = letters.expression() + (escapes.empty() ? "" : "|") + escapes;
+  }
+  if (escapes.empty()) return plain.expression();
+  escapes = R"(\\(?:)" + escapes + ')';
+  return plain.is_empty() ? "(?:" + escapes + ')'
+                          : "(?:" + plain.expression() + '|' + escapes + ')';
+}
 
 // "{2,5}", "{2,}".
 std::string braces(int64_t min, int64_t max) {
@@ -121,7 +214,7 @@ class PatternWriter {
   }
 
   void any_text(StringSize& size) {
-    out_ += kPlain;
+    out_ += kAnyCharacter;
     ++num_open_;
     open_piece_ = OpenPiece{.begin = out_.size(), .end = out_.size() + 1, .counts = {}};
     out_ += '*';
@@ -209,10 +302,9 @@ class PatternWriter {
       case '[':
         return character_class();
       case '.':
-        out_ += kPlain;
-        return;
+        return write(line_ends().complement());
       case '\\':
-        return escape();
+        return write(escape());
       case '^':
       case '$':
       case '*':
@@ -221,107 +313,33 @@ class PatternWriter {
       case '{':
       case ')':
         return fail();
-      case '"':
-        return fail();
       default:
-        literal(c);
+        write(CharacterSet(c, c));
     }
   }
 
-  void literal(char c) {
-    static constexpr std::string_view kSpecial = R"(\^$.|?*+()[]{}-/)";
-    if (kSpecial.find(c) != std::string_view::npos) out_ += '\\';
-    out_ += c;
+  void write(const CharacterSet& set) {
+    if (set.is_empty()) return fail();
+    if (!failed_) out_ += json_character(set);
   }
 
-  // The inside of a class for \d, \w and \s, or nothing.
-  static std::string_view named(char c) {
-    switch (c) {
-      case 'd':
-        return "0-9";
-      case 'w':
-        return "a-zA-Z0-9_";
-      case 's':
-        return " ";  // the others are escaped in JSON
-      default:
-        return {};
-    }
-  }
-
-  // \D, \W and \S: the inside of a negated class.
-  static std::string_view unnamed(char c) {
-    switch (c) {
-      case 'D':
-        return "0-9";
-      case 'W':
-        return "a-zA-Z0-9_";
-      case 'S':
-        return " \\u00a0\\u1680\\u2000-\\u200a\\u2028\\u2029\\u202f\\u205f\\u3000\\ufeff";
-      default:
-        return {};
-    }
-  }
-
-  static bool is_escapable(char c) {
-    static constexpr std::string_view kPunctuation = R"(^$.|?*+()[]{}-/!#%&',:;<=>@_`~ )";
-    return kPunctuation.find(c) != std::string_view::npos;
-  }
-
-  void escape() {
+  // The characters of an escape, whose backslash has been taken.
+  CharacterSet escape() {
+    static constexpr std::string_view kControlLetters = "fnrtv";
+    static constexpr std::string_view kControls = "\f\n\r\t\v";
+    static constexpr std::string_view kPunctuation = R"(^$.|?*+()[]{}-/\"!#%&',:;<=>@_`~ )";
     const char c = take();
-    if (const std::string_view inside = named(c); !inside.empty()) {
-      out_ += '[';
-      out_ += inside;
-      out_ += ']';
-    } else if (const std::string_view outside = unnamed(c); !outside.empty()) {
-      out_ += "[^";
-      out_ += outside;
-      out_ += kNeverPlain;
-      out_ += ']';
-    } else if (is_escapable(c)) {
-      literal(c);
-    } else {
-      fail();
+    if (const std::optional<CharacterSet> set = named_set(c)) return *set;
+    if (const size_t at = kControlLetters.find(c); at != std::string_view::npos) {
+      return CharacterSet(kControls[at], kControls[at]);
     }
+    if (kPunctuation.find(c) == std::string_view::npos) fail();
+    return CharacterSet(c, c);
   }
 
-  // One character of a class; -1 with a name such as \d, which has been written.
-  int class_member(std::string& inside) {
+  CharacterSet class_member() {
     const char c = take();
-    if (c != '\\') return static_cast<unsigned char>(c);
-    const char escaped = take();
-    if (const std::string_view group = named(escaped); !group.empty()) {
-      inside += group;
-      return -1;
-    }
-    // A backslash in the string would be escaped.
-    if (escaped == '\\' || escaped == '"') return -1;
-    if (!is_escapable(escaped)) fail();
-    return static_cast<unsigned char>(escaped);
-  }
-
-  static void add_range(int from, int to, std::string& inside) {
-    const auto add = [&](int c) {
-      if (std::string_view(R"(\]^-[)").find(static_cast<char>(c)) != std::string_view::npos) {
-        inside += '\\';
-      }
-      inside += static_cast<char>(c);
-    };
-    add(from);
-    if (to == from) return;
-    inside += '-';
-    add(to);
-  }
-
-  // Without quote and backslash, which JSON escapes.
-  static void add_plain_range(int from, int to, std::string& inside) {
-    for (const int hole : {static_cast<int>('"'), static_cast<int>('\\')}) {
-      if (from > hole || to < hole) continue;
-      if (from < hole) add_plain_range(from, hole - 1, inside);
-      if (to > hole) add_plain_range(hole + 1, to, inside);
-      return;
-    }
-    add_range(from, to, inside);
+    return c == '\\' ? escape() : CharacterSet(c, c);
   }
 
   void character_class() {
@@ -330,26 +348,19 @@ class PatternWriter {
       take();
       is_negated = true;
     }
-    std::string inside;
+    CharacterSet set;
     while (!failed_ && peek() != ']') {
-      const int from = class_member(inside);
-      if (from < 0) continue;
-      int to = from;
-      if (peek() == '-' && rest_.size() > 1 && rest_[1] != ']') {
-        take();
-        to = class_member(inside);
-        if (to < from) fail();
-      }
-      if (!failed_) add_plain_range(from, to, inside);
+      const CharacterSet from = class_member();
+      set.add(from);
+      if (peek() != '-' || rest_.size() < 2 || rest_[1] == ']') continue;
+      take();
+      const CharacterSet to = class_member();
+      const bool is_range = from.is_single() && to.is_single() && from.first() <= to.first();
+      if (!is_range) return fail();
+      set.add(from.first(), to.first());
     }
     if (take() != ']') return fail();
-    if (is_negated) {
-      out_ += "[^" + inside + std::string(kNeverPlain) + "]";
-    } else if (inside.empty()) {
-      fail();
-    } else {
-      out_ += '[' + inside + ']';
-    }
+    write(is_negated ? set.complement() : set);
   }
 
   std::string_view rest_;
@@ -370,7 +381,7 @@ std::optional<std::string> pattern_of_whole_string(std::string_view pattern,
 }
 
 std::string pattern_of_length(const StringSize& size) {
-  return std::string(kPlain) + braces(size.min, size.max);
+  return std::string(kAnyCharacter) + braces(size.min, size.max);
 }
 
 }  // namespace sluice

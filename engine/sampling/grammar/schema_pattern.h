@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Patterns of JSON schemas, which are searched for in a string, as expressions that match all of
-// the text between a JSON string's quotes. The strings that match have no escapes in them, so that
-// text and string are the same.
+// the text between a JSON string's quotes, where an escape is one character. Of a pattern's
+// characters those are escaped that JSON asks it for; where any may be, others are escaped too.
 #pragma once
 
 #include <cstdint>

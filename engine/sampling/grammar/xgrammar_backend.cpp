@@ -5,9 +5,11 @@
 #include <algorithm>
 #include <bit>
 #include <exception>
+#include <nlohmann/json.hpp>
 #include <optional>
 #include <stdexcept>
 #include <utility>
+#include <variant>
 
 #include "engine/core/status.h"
 #include "engine/sampling/grammar/grammar.h"
@@ -69,6 +71,26 @@ auto guarded(ErrorCode code, Make make) -> Expected<decltype(make())> {
   } catch (...) {
     return make_error(code, "the grammar library failed");
   }
+}
+
+// The type of a grammar's expression as the library serializes it.
+constexpr int32_t kRegexType = 12;
+
+// Lets patterns mean what the gate has written (schema_pattern.h), where all of a string's escapes
+// stand: the library would take out those that it knows for its own.
+xgrammar::Grammar with_exact_patterns(const xgrammar::Grammar& grammar) {
+  nlohmann::json json = nlohmann::json::parse(grammar.SerializeJSON());
+  auto data = json.at("grammar_expr_data").get<std::vector<int32_t>>();
+  // Each expression is its type, its length, and so many numbers.
+  const auto starts = json.at("grammar_expr_indptr").get<std::vector<int32_t>>();
+  for (const int32_t start : starts) {
+    int32_t* const at = &data[static_cast<size_t>(start)];
+    if (at[0] == kRegexType) at[2] = 0;  // whether it is of a string
+  }
+  json["grammar_expr_data"] = data;
+  auto read = xgrammar::Grammar::DeserializeJSON(json.dump());
+  if (auto* const exact = std::get_if<xgrammar::Grammar>(&read)) return std::move(*exact);
+  throw std::runtime_error("a grammar cannot be read");
 }
 
 struct XGrammar final : Grammar {
@@ -219,7 +241,7 @@ class XGrammarBackend final : public GrammarBackend {
       case GrammarKind::kLark:
         return compiler.CompileLark(spec.text);
       case GrammarKind::kStructuralTag:
-        return compiler.CompileStructuralTag(spec.text);
+        return structural_tag(compiler, spec.text);
       case GrammarKind::kNone:
         break;
     }
@@ -231,19 +253,29 @@ class XGrammarBackend final : public GrammarBackend {
                                                  const std::string& text,
                                                  const GrammarSpec& spec,
                                                  bool closed) const {
-    if (spec.allows_whitespace) {
-      return compiler.CompileJSONSchema(text,
-                                        /*any_whitespace=*/true,
-                                        std::nullopt,
-                                        std::nullopt,
-                                        closed,
-                                        limits_.max_whitespace);
-    }
-    return compiler.CompileJSONSchema(text,
-                                      /*any_whitespace=*/false,
-                                      std::nullopt,
-                                      std::pair<std::string, std::string>(",", ":"),
-                                      closed);
+    using Separators = std::optional<std::pair<std::string, std::string>>;
+    const xgrammar::Grammar grammar = xgrammar::Grammar::FromJSONSchema(
+        text,
+        spec.allows_whitespace,
+        std::nullopt,
+        spec.allows_whitespace ? Separators() : Separators({",", ":"}),
+        closed,
+        spec.allows_whitespace ? std::optional<int>(limits_.max_whitespace) : std::nullopt);
+    return compiler.CompileGrammar(has_pattern(text) ? with_exact_patterns(grammar) : grammar);
+  }
+
+  [[nodiscard]] xgrammar::CompiledGrammar structural_tag(xgrammar::GrammarCompiler& compiler,
+                                                         const std::string& text) const {
+    if (!has_pattern(text)) return compiler.CompileStructuralTag(text);
+    auto read = xgrammar::Grammar::FromStructuralTag(text, info_);
+    auto* const grammar = std::get_if<xgrammar::Grammar>(&read);
+    // The library has the message.
+    if (grammar == nullptr) return compiler.CompileStructuralTag(text);
+    return compiler.CompileGrammar(with_exact_patterns(*grammar));
+  }
+
+  static bool has_pattern(const std::string& text) {
+    return text.find("\"pattern") != std::string::npos;
   }
 
   [[nodiscard]] std::shared_ptr<const Grammar> made(xgrammar::CompiledGrammar compiled,

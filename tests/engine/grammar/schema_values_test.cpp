@@ -1,0 +1,152 @@
+// SPDX-License-Identifier: Apache-2.0
+// Valid values have a text in the grammar of their schema, or what forbids them is named.
+#include <gtest/gtest.h>
+
+#include <nlohmann/json.hpp>
+#include <string>
+#include <string_view>
+#include <utility>
+#include <vector>
+
+#include "engine/sampling/grammar/schema_gate.h"
+#include "engine/sampling/grammar/structural_tag_gate.h"
+#include "tests/support/byte_grammar.h"
+
+namespace sluice {
+namespace {
+
+using Json = nlohmann::ordered_json;
+
+constexpr bool kCountsLarge = kMostCounted > 10000;
+
+// The grammar of a schema; null with a failure where there is none.
+std::shared_ptr<const Grammar> grammar_of(const std::string& schema, bool is_best_effort = false) {
+  static const std::unique_ptr<GrammarBackend> backend =
+      testing::byte_backend({.max_whitespace = 2});
+  GrammarSpec spec;
+  spec.kind = GrammarKind::kJsonSchema;
+  const auto gated = gate_schema(schema, is_best_effort, {});
+  EXPECT_TRUE(gated) << schema << ": " << gated.error().message;
+  if (!gated) return nullptr;
+  spec.text = *gated;
+  const auto grammar = backend->compile(spec);
+  EXPECT_TRUE(grammar) << schema << ": " << grammar.error().message;
+  return grammar ? *grammar : nullptr;
+}
+
+bool takes(const std::string& schema, const std::string& text, bool is_best_effort = false) {
+  const auto grammar = grammar_of(schema, is_best_effort);
+  return grammar != nullptr && testing::accepts(*grammar, text);
+}
+
+TEST(SchemaValues, TextKeepsItsEscapes) {
+  const std::string text = R"("a\nb\"c\\d\t\/\u00e9\u001F")";  // 11 characters
+  for (const char* bounds : {R"("minLength":1)",
+                             R"("minLength":0,"maxLength":200)",
+                             R"("maxLength":11)",
+                             R"("minLength":11)",
+                             R"("minLength":2,"maxLength":31)",
+                             R"("minLength":1,"maxLength":10000)"}) {
+    if (!kCountsLarge && std::string_view(bounds).find("00") != std::string_view::npos) continue;
+    const std::string schema = std::string(R"({"type":"string",)") + bounds + "}";
+    EXPECT_TRUE(takes(schema, text)) << schema;
+    EXPECT_FALSE(takes(schema, R"("a\xb")")) << schema;
+    EXPECT_FALSE(takes(schema, R"("a\u12")")) << schema;
+    EXPECT_FALSE(takes(schema, "\"a\nb\"")) << schema;
+    EXPECT_FALSE(takes(schema, R"("a"b")")) << schema;
+    // Half of a pair is no character, and a pair of two escapes is one.
+    EXPECT_FALSE(takes(schema, R"("a\ud83d")")) << schema;
+  }
+  EXPECT_FALSE(takes(R"({"type":"string","maxLength":10})", text));
+  EXPECT_FALSE(takes(R"({"type":"string","minLength":12})", text));
+  // In objects, where a string goes on to what follows, and as names.
+  const std::string file = R"({"type":"object","properties":{"content":{"type":"string",
+      "minLength":1},"path":{"type":"string","maxLength":20}},"required":["content","path"]})";
+  EXPECT_TRUE(takes(file, R"({"content": "#include <a>\n\"b\"\n", "path": "a\"b"})"));
+  EXPECT_TRUE(takes(R"({"type":"object","additionalProperties":{"type":"null"},
+      "propertyNames":{"minLength":1}})",
+                    R"({"a\nb": null})"));
+}
+
+TEST(SchemaValues, SchemasInsideOfTagsAreTheSame) {
+  GrammarSpec spec;
+  spec.kind = GrammarKind::kStructuralTag;
+  const auto gated = gate_structural_tag(
+      R"({"format":{"type":"tag","begin":"<call>","end":"</call>","content":{"type":"json_schema",
+      "json_schema":{"type":"object","properties":{"text":{"type":"string","minLength":1},
+      "price":{"type":"number","minimum":0}},"required":["text","price"]}}}})",
+      false,
+      {});
+  ASSERT_TRUE(gated) << gated.error().message;
+  spec.text = *gated;
+  const auto grammar = testing::byte_backend({.max_whitespace = 2})->compile(spec);
+  ASSERT_TRUE(grammar) << grammar.error().message;
+  EXPECT_TRUE(testing::accepts(**grammar, R"(<call>{"text":"a\n\"b\"","price":1}</call>)"));
+  EXPECT_FALSE(testing::accepts(**grammar, R"(<call>{"text":"","price":1}</call>)"));
+  EXPECT_FALSE(testing::accepts(**grammar, R"(<call>{"text":"a","price":-1}</call>)"));
+}
+
+TEST(SchemaValues, CountsWithEscapesAreExact) {
+  if (!kCountsLarge) GTEST_SKIP() << "large counts are refused";
+  const auto grammar = grammar_of(R"({"type":"string","minLength":190,"maxLength":200})");
+  ASSERT_NE(grammar, nullptr);
+  for (const char* one : {"a", "\\n", "\\\"", "\\u00e9", "\\\\", "\xC3\xA9"}) {
+    for (const int length : {1, 189, 190, 195, 199, 200, 201, 300}) {
+      std::string text = "\"";
+      for (int i = 0; i < length; ++i) text += i % 3 == 0 ? one : "b";
+      EXPECT_EQ(testing::accepts(*grammar, text + "\""), length >= 190 && length <= 200)
+          << length << " of " << one;
+    }
+  }
+}
+
+TEST(SchemaValues, PatternsTakeEscapesThatTheyMean) {
+  const auto matches = [](const std::string& pattern, const std::string& text) {
+    return takes(Json({{"type", "string"}, {"pattern", pattern}}).dump(), text);
+  };
+  EXPECT_TRUE(matches("^[^a]*$", R"("x\ny\"\\\u0001")"));
+  EXPECT_FALSE(matches("^[^a]*$", R"("x\nay")"));
+  EXPECT_TRUE(matches("^.*$", R"("x\"y\\z\ta")"));
+  EXPECT_FALSE(matches("^.*$", R"("x\ny")"));
+  EXPECT_TRUE(matches("b", R"("a\n\"b\"\n")"));
+  EXPECT_FALSE(matches("b", R"("a\bc")"));
+  EXPECT_TRUE(matches(R"(^\s$)", R"("\n")"));
+  EXPECT_TRUE(matches(R"(^\s$)", "\" \""));
+  EXPECT_FALSE(matches(R"(^\s$)", R"("\"")"));
+  EXPECT_TRUE(matches(R"(^\S+$)", R"("\"\\")"));
+  EXPECT_FALSE(matches(R"(^\S+$)", R"("\n")"));
+  EXPECT_TRUE(matches(R"(^\W+$)", R"("\"\n-\\")"));
+  EXPECT_FALSE(matches(R"(^\w+$)", R"("\n")"));
+  EXPECT_TRUE(matches(R"(^[\s\S]*$)", R"("a\n\"é")"));
+  EXPECT_TRUE(matches("^a\"b$", R"("a\"b")"));
+  EXPECT_TRUE(matches(R"(^a\\b$)", R"("a\\b")"));
+  EXPECT_FALSE(matches(R"(^a\\b$)", R"("a\b")"));
+  EXPECT_TRUE(matches(R"(^[\\"]+$)", R"("\\\"")"));
+  EXPECT_TRUE(matches(R"(^(- [^\n]+\n)+$)", R"("- a\n- \"b\"\n")"));
+  EXPECT_FALSE(matches(R"(^(- [^\n]+\n)+$)", R"("- a\n\n")"));
+  EXPECT_TRUE(matches(R"(^[A-z]$)", R"("\\")"));
+  // Bounds beside count escapes as one.
+  const std::string bounded = R"({"type":"string","pattern":"^[^a]*$","maxLength":3})";
+  EXPECT_TRUE(takes(bounded, R"("\n\"x")"));
+  EXPECT_FALSE(takes(bounded, R"("\n\"xy")"));
+  EXPECT_TRUE(takes(R"({"type":"object","patternProperties":{"^[^a]+$":{"type":"null"}},
+      "additionalProperties":false})",
+                    R"({"b\n": null})"));
+}
+
+TEST(SchemaValues, HalvesOfPairsAreNoCharacters) {
+  for (const char* keywords : {R"("pattern":"^.*$")",
+                               R"("pattern":"^[^a]*$")",
+                               R"("pattern":"^\\D*$")",
+                               R"("pattern":"b")",
+                               R"("minLength":1)",
+                               R"("maxLength":9)"}) {
+    const std::string schema = std::string(R"({"type":"string",)") + keywords + "}";
+    EXPECT_FALSE(takes(schema, "\"b\xED\xA0\xA0\"")) << schema;
+    EXPECT_FALSE(takes(schema, "\"b\xED\xBF\xBF\"")) << schema;
+    EXPECT_TRUE(takes(schema, "\"b\xED\x9F\xBF\xEE\x80\x80\xF4\x8F\xBF\xBF\"")) << schema;
+  }
+}
+
+}  // namespace
+}  // namespace sluice
