@@ -344,7 +344,7 @@ int64_t SchemaReader::read_size(const Json& schema, const char* keyword, int64_t
 }
 
 void SchemaReader::read_number(const Json& schema, SchemaForm& form) {
-  const auto number = [&](const char* keyword) -> std::optional<double> {
+  const auto number = [&](const char* keyword) -> std::optional<NumberBound> {
     const Json* value = member(schema, keyword);
     if (value == nullptr) return std::nullopt;
     if (!value->is_number()) {
@@ -352,7 +352,7 @@ void SchemaReader::read_number(const Json& schema, SchemaForm& form) {
            std::string(keyword) + " is no number at " + place(&schema));
       return std::nullopt;
     }
-    return value->get<double>();
+    return value->get<NumberBound>();
   };
   if (const auto min = number("minimum")) form.min = *min;
   if (const auto max = number("maximum")) form.max = *max;
@@ -366,7 +366,7 @@ void SchemaReader::read_number(const Json& schema, SchemaForm& form) {
   }
   if (const auto step = number("multipleOf")) {
     if (*step <= 0) fail(ErrorCode::kInvalidArgument, "multipleOf is not above 0");
-    form.multiples.push_back(*step);
+    form.multiples.push_back(static_cast<double>(*step));
   }
 }
 

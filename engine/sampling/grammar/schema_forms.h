@@ -26,6 +26,10 @@ using SchemaJson = nlohmann::ordered_json;
 // Parts of the document that all hold; an empty list allows anything.
 using Schemas = std::vector<const SchemaJson*>;
 
+// Has all integers of 64 bits, signed or not.
+using NumberBound = long double;
+static_assert(std::numeric_limits<NumberBound>::digits >= 64);
+
 struct SchemaForm {
   enum class Kind : uint8_t {
     kAny,
@@ -51,8 +55,8 @@ struct SchemaForm {
 
   // kNumber.
   bool is_integer = false;
-  double min = -std::numeric_limits<double>::infinity();
-  double max = std::numeric_limits<double>::infinity();
+  NumberBound min = -std::numeric_limits<NumberBound>::infinity();
+  NumberBound max = std::numeric_limits<NumberBound>::infinity();
   bool excludes_min = false;
   bool excludes_max = false;
   std::vector<double> multiples;

@@ -7,6 +7,7 @@
 #include <array>
 #include <cmath>
 #include <iterator>
+#include <limits>
 #include <map>
 #include <nlohmann/json.hpp>
 #include <numeric>
@@ -25,8 +26,12 @@ using Json = SchemaJson;
 using Kind = SchemaForm::Kind;
 
 // The library's bounds of integers.
-constexpr double kLargestInteger = 2147483647.0;
+constexpr auto kLeastInteger = static_cast<NumberBound>(std::numeric_limits<int64_t>::min());
+constexpr auto kLargestInteger = static_cast<NumberBound>(std::numeric_limits<int64_t>::max());
 constexpr double kLargestStep = 1024;
+// The integers between two bounds of which the library lists the multiples.
+constexpr NumberBound kMostListed = 10000;
+constexpr NumberBound kLargestNumber = 2147483647;
 // Decimal places that bounds of numbers keep, as a factor.
 constexpr double kDigits = 1e6;
 
@@ -187,30 +192,41 @@ class GateWriter {
   }
 
   std::optional<Json> write_integer(const SchemaForm& form, double step) {
-    Json out = {{"type", "integer"}};
-    double min = std::ceil(form.min);
-    double max = std::floor(form.max);
+    NumberBound min = std::ceil(form.min);
+    NumberBound max = std::floor(form.max);
     if (form.excludes_min && min == form.min) ++min;
     if (form.excludes_max && max == form.max) --max;
     if (min > max) return std::nullopt;
-    if (min > kLargestInteger || max < -kLargestInteger) {
-      reader_.refuse(min > kLargestInteger ? "minimum" : "maximum", form.source);
-      return Json{{"type", "integer"}};
+    if (std::isfinite(min) && (min < kLeastInteger || min > kLargestInteger)) {
+      reader_.refuse(keyword_of_min(form), form.source);
+      min = -std::numeric_limits<NumberBound>::infinity();
     }
+    if (std::isfinite(max) && (max < kLeastInteger || max > kLargestInteger)) {
+      reader_.refuse(keyword_of_max(form), form.source);
+      max = std::numeric_limits<NumberBound>::infinity();
+    }
+    Json out = {{"type", "integer"}};
     if (step > 1) {
       const bool has_both = std::isfinite(min) && std::isfinite(max);
       const bool has_none = !std::isfinite(min) && !std::isfinite(max);
-      if (step > kLargestStep || (!has_both && !has_none)) {
-        reader_.refuse("multipleOf", form.source);
-      } else if (has_both && std::floor(max / step) < std::ceil(min / step)) {
-        return std::nullopt;
-      } else {
+      if (has_both && std::floor(max / step) < std::ceil(min / step)) return std::nullopt;
+      if (step <= kLargestStep && (has_none || (has_both && max - min < kMostListed))) {
         out["multipleOf"] = static_cast<int64_t>(step);
+      } else {
+        reader_.refuse("multipleOf", form.source);
       }
     }
-    if (std::isfinite(min)) out["minimum"] = static_cast<int64_t>(std::max(min, -kLargestInteger));
-    if (std::isfinite(max)) out["maximum"] = static_cast<int64_t>(std::min(max, kLargestInteger));
+    if (std::isfinite(min)) out["minimum"] = static_cast<int64_t>(min);
+    if (std::isfinite(max)) out["maximum"] = static_cast<int64_t>(max);
     return out;
+  }
+
+  static const char* keyword_of_min(const SchemaForm& form) {
+    return form.excludes_min ? "exclusiveMinimum" : "minimum";
+  }
+
+  static const char* keyword_of_max(const SchemaForm& form) {
+    return form.excludes_max ? "exclusiveMaximum" : "maximum";
   }
 
   std::optional<Json> write_decimal(const SchemaForm& form) {
@@ -221,7 +237,7 @@ class GateWriter {
     const auto add = [&](double bound, const char* keyword) {
       if (!std::isfinite(bound)) return;
       const double scaled = bound * kDigits;
-      if (std::fabs(bound) > kLargestInteger || scaled != std::round(scaled)) {
+      if (std::fabs(bound) > kLargestNumber || scaled != std::round(scaled)) {
         reader_.refuse(keyword, form.source);
       } else {
         out[keyword] = bound;

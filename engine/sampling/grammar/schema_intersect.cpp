@@ -41,13 +41,15 @@ int64_t num_characters(const std::string& text) {
                                [](char c) { return (static_cast<unsigned char>(c) >> 6) != 2; });
 }
 
-bool is_whole(double value) { return std::isfinite(value) && value == std::floor(value); }
+bool is_whole(NumberBound value) { return std::isfinite(value) && value == std::floor(value); }
 
-bool fits_number(double value, const SchemaForm& form) {
+bool fits_number(NumberBound value, const SchemaForm& form) {
   if (form.is_integer && !is_whole(value)) return false;
   if (value < form.min || (form.excludes_min && value == form.min)) return false;
   if (value > form.max || (form.excludes_max && value == form.max)) return false;
-  return std::ranges::all_of(form.multiples, [&](double step) { return is_whole(value / step); });
+  return std::ranges::all_of(form.multiples, [&](double step) {
+    return is_whole(static_cast<double>(value) / step);
+  });
 }
 
 bool fits_size(size_t size, const SchemaForm& form) {
@@ -167,7 +169,7 @@ bool SchemaReader::is_valid(const Json& value, const SchemaForm& form) {
     case Kind::kBoolean:
       return value.is_boolean();
     case Kind::kNumber:
-      return value.is_number() && fits_number(value.get<double>(), form);
+      return value.is_number() && fits_number(value.get<NumberBound>(), form);
     case Kind::kString:
       if (!value.is_string()) return false;
       if (!form.patterns.empty()) refuse("pattern", form.source);

@@ -372,7 +372,7 @@ TEST(SchemaGate, CyclesAndGiantBounds) {
   EXPECT_EQ(verdict(R"({"type":"array","items":{"type":"null"},"maxItems":18446744073709551616})",
                     "[null]"),
             "yes");
-  EXPECT_EQ(verdict(R"({"type":"integer","maximum":1e30})", "12"), "yes");
+  EXPECT_NE(refusal(R"({"type":"integer","maximum":1e30})").find("maximum"), std::string::npos);
   EXPECT_NE(refusal(R"({"type":"integer","minimum":1e30})").find("minimum"), std::string::npos);
 }
 

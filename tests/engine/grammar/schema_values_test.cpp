@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/sampling/grammar/left_out_keywords.h"
 #include "engine/sampling/grammar/schema_gate.h"
 #include "engine/sampling/grammar/structural_tag_gate.h"
 #include "tests/support/byte_grammar.h"
@@ -37,6 +38,88 @@ std::shared_ptr<const Grammar> grammar_of(const std::string& schema, bool is_bes
 bool takes(const std::string& schema, const std::string& text, bool is_best_effort = false) {
   const auto grammar = grammar_of(schema, is_best_effort);
   return grammar != nullptr && testing::accepts(*grammar, text);
+}
+
+std::string strict_refusal(const std::string& schema) {
+  const auto gated = gate_schema(schema, false, {});
+  return gated ? "not refused: " + *gated : gated.error().message;
+}
+
+// What the grammar of a schema that is not strict leaves out, as clients are told.
+std::string left_out(const std::string& schema) {
+  GrammarSpec spec;
+  spec.kind = GrammarKind::kJsonSchema;
+  spec.is_best_effort = true;
+  spec.text = schema;
+  std::string all;
+  for (const std::string& path : left_out_keywords(spec)) all += (all.empty() ? "" : " ") + path;
+  return all;
+}
+
+TEST(SchemaValues, IntegersBeyond32Bits) {
+  const std::string safe =
+      R"({"type":"integer","minimum":-9007199254740991,"maximum":9007199254740991})";
+  for (const char* number : {"1732924800123",
+                             "2147483648",
+                             "-2147483648",
+                             "-2147483649",
+                             "9007199254740991",
+                             "-9007199254740991",
+                             "0",
+                             "7"}) {
+    EXPECT_TRUE(takes(safe, number)) << number;
+  }
+  EXPECT_FALSE(takes(safe, "9007199254740992"));
+  EXPECT_FALSE(takes(safe, "-9007199254740992"));
+  EXPECT_FALSE(takes(safe, "90071992547409910"));
+  const std::string uint32 = R"({"type":"integer","minimum":0,"maximum":4294967295})";
+  EXPECT_TRUE(takes(uint32, "4294967295"));
+  EXPECT_TRUE(takes(uint32, "3000000000"));
+  EXPECT_FALSE(takes(uint32, "4294967296"));
+  EXPECT_FALSE(takes(uint32, "-1"));
+  const std::string int32 = R"({"type":"integer","minimum":-2147483648,"maximum":2147483647})";
+  EXPECT_TRUE(takes(int32, "-2147483648"));
+  EXPECT_FALSE(takes(int32, "-2147483649"));
+  EXPECT_FALSE(takes(int32, "2147483648"));
+  const std::string past = R"({"type":"integer","minimum":1000000000000})";
+  EXPECT_TRUE(takes(past, "1732924800123"));
+  EXPECT_FALSE(takes(past, "999999999999"));
+  const std::string int64 =
+      R"({"type":"integer","minimum":-9223372036854775808,"maximum":9223372036854775807})";
+  for (const char* number : {"9223372036854775807", "-9223372036854775808", "12"}) {
+    EXPECT_TRUE(takes(int64, number)) << number;
+  }
+  EXPECT_FALSE(takes(int64, "9223372036854775808"));
+  EXPECT_FALSE(takes(int64, "-9223372036854775809"));
+  const std::string above = R"({"type":"integer","exclusiveMinimum":9007199254740993})";
+  EXPECT_FALSE(takes(above, "9007199254740993"));
+  EXPECT_TRUE(takes(above, "9007199254740994"));
+}
+
+TEST(SchemaValues, IntegerBoundsWithoutAFormAreNamed) {
+  const std::string uint64 = R"({"type":"integer","minimum":0,"maximum":18446744073709551615})";
+  EXPECT_EQ(strict_refusal(uint64), "unsupported keyword 'maximum' at #");
+  EXPECT_EQ(left_out(uint64), "maximum");
+  EXPECT_TRUE(takes(uint64, "18446744073709551615", true));
+  EXPECT_FALSE(takes(uint64, "-1", true));
+  const std::string low = R"({"type":"integer","exclusiveMinimum":-1e30})";
+  EXPECT_EQ(strict_refusal(low), "unsupported keyword 'exclusiveMinimum' at #");
+  EXPECT_TRUE(takes(low, "-99999999999999999999999", true));
+  const std::string far = R"({"type":"integer","minimum":1e30})";
+  EXPECT_EQ(strict_refusal(far), "unsupported keyword 'minimum' at #");
+}
+
+TEST(SchemaValues, StepsThatAreTooManyAreNamed) {
+  const std::string wide = R"({"type":"integer","minimum":0,"maximum":100000,"multipleOf":100})";
+  EXPECT_EQ(strict_refusal(wide), "unsupported keyword 'multipleOf' at #");
+  EXPECT_EQ(left_out(wide), "multipleOf");
+  EXPECT_TRUE(takes(wide, "99900", true));
+  EXPECT_FALSE(takes(wide, "100001", true));
+  const std::string narrow = R"({"type":"integer","minimum":0,"maximum":9999,"multipleOf":100})";
+  EXPECT_TRUE(takes(narrow, "9900"));
+  EXPECT_FALSE(takes(narrow, "9901"));
+  EXPECT_EQ(strict_refusal(R"({"type":"integer","minimum":-5000,"maximum":5000,"multipleOf":5})"),
+            "unsupported keyword 'multipleOf' at #");
 }
 
 TEST(SchemaValues, TextKeepsItsEscapes) {
