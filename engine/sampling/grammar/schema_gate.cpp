@@ -32,6 +32,8 @@ constexpr double kLargestStep = 1024;
 // The integers between two bounds of which the library lists the multiples.
 constexpr NumberBound kMostListed = 10000;
 constexpr NumberBound kLargestNumber = 2147483647;
+// More characters, items or properties than an answer has.
+constexpr int64_t kBeyondAnswers = std::numeric_limits<int32_t>::max();
 // Decimal places that bounds of numbers keep, as a factor.
 constexpr double kDigits = 1e6;
 
@@ -248,9 +250,13 @@ class GateWriter {
     return out;
   }
 
-  // Narrows larger bounds to the limit.
-  [[nodiscard]] int64_t bounded(int64_t size) const {
-    return std::min(size, limits_.max_repetitions);
+  // An upper bound that the library can count; others are refused where an answer may get there.
+  std::optional<int64_t> upper_bound(const SchemaForm& form, const char* keyword) {
+    if (form.max_size >= kBeyondAnswers) return std::nullopt;
+    if (form.max_size <= limits_.max_repetitions) return form.max_size;
+    reader_.refuse(std::string(keyword) + " above " + std::to_string(limits_.max_repetitions),
+                   form.source);
+    return std::nullopt;
   }
 
   bool check_minimum(int64_t size, const char* keyword, const SchemaForm& form) {
@@ -268,7 +274,7 @@ class GateWriter {
   // The bounds of a string that the library can count; the others are refused.
   StringSize counted_size(const SchemaForm& form) {
     StringSize size{.min = form.min_size};
-    if (form.max_size != SchemaForm::kUnbounded) size.max = bounded(form.max_size);
+    if (const auto most = upper_bound(form, "maxLength")) size.max = *most;
     const std::string above = " above " + std::to_string(most_counted());
     if (size.min > most_counted()) {
       reader_.refuse("minLength" + above, form.source);
@@ -347,7 +353,8 @@ class GateWriter {
     if (!prefix.empty()) out["prefixItems"] = std::move(prefix);
     out["items"] = rest ? std::move(*rest) : Json(false);
     if (form.min_size > 0) out["minItems"] = form.min_size;
-    if (rest && most != SchemaForm::kUnbounded) out["maxItems"] = std::max(bounded(most), length);
+    if (!rest) return out;
+    if (const auto upper = upper_bound(form, "maxItems")) out["maxItems"] = std::max(*upper, length);
     return out;
   }
 
@@ -411,7 +418,7 @@ class GateWriter {
     Json out = {{"type", "object"}};
     out.update(members);
     if (form.min_size > 0) out["minProperties"] = 1;
-    if (form.max_size != SchemaForm::kUnbounded) out["maxProperties"] = bounded(form.max_size);
+    if (const auto most = upper_bound(form, "maxProperties")) out["maxProperties"] = *most;
     return out;
   }
 

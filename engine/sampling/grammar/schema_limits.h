@@ -23,7 +23,7 @@ struct SchemaLimits {
   int64_t max_properties = 5000;       // in all objects
   int64_t max_enum_values = 10000;     // in all enums
   int64_t max_branches = 64;           // of one anyOf or oneOf, and of what distributing makes
-  int64_t max_repetitions = 10000;     // of items and characters; larger maxima are narrowed to it
+  int64_t max_repetitions = 10000;     // of items and characters; larger maxima are refused by name
   int64_t max_counted = kMostCounted;  // in a string or an expression; more is refused by name
   int64_t max_work = 400000;           // more than any schema within the limits needs
 };

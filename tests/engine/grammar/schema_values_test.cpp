@@ -231,5 +231,40 @@ TEST(SchemaValues, HalvesOfPairsAreNoCharacters) {
   }
 }
 
+TEST(SchemaValues, LargeBoundsAreLeftOpenAndNamed) {
+  const auto strings = [](const std::string& n) {
+    return R"({"type":"object","properties":{"t":{"type":"string","maxLength":)" + n + "}}}";
+  };
+  const auto items = [](const std::string& n) {
+    return R"({"type":"array","items":{"type":"null"},"maxItems":)" + n + "}";
+  };
+  const auto members = [](const std::string& n) {
+    return R"({"type":"object","additionalProperties":{"type":"null"},"maxProperties":)" + n + "}";
+  };
+  for (const std::string n : {"10001", "65535"}) {
+    EXPECT_EQ(strict_refusal(strings(n)),
+              "unsupported keyword 'maxLength above 10000' at #/properties/t");
+    EXPECT_EQ(left_out(strings(n)), "properties.t.maxLength");
+    EXPECT_TRUE(takes(strings(n), "{\"t\":\"" + std::string(11000, 'a') + "\"}", true)) << n;
+    EXPECT_EQ(strict_refusal(items(n)), "unsupported keyword 'maxItems above 10000' at #");
+    EXPECT_EQ(left_out(items(n)), "maxItems");
+    EXPECT_EQ(strict_refusal(members(n)),
+              "unsupported keyword 'maxProperties above 10000' at #");
+    EXPECT_EQ(left_out(members(n)), "maxProperties");
+  }
+  // No answer is so long.
+  for (const std::string n : {"2147483647", "1000000000000000000000"}) {
+    for (const std::string& schema : {strings(n), items(n), members(n)}) {
+      EXPECT_EQ(strict_refusal(schema).substr(0, 12), "not refused:");
+      EXPECT_EQ(left_out(schema), "");
+    }
+    EXPECT_TRUE(takes(strings(n), "{\"t\":\"" + std::string(11000, 'a') + "\"}")) << n;
+  }
+  std::string many = "[null";
+  for (int i = 0; i < 10500; ++i) many += ",null";
+  EXPECT_TRUE(takes(items("20000"), many + "]", true));
+  EXPECT_EQ(left_out(items("10000")), "");
+}
+
 }  // namespace
 }  // namespace sluice
