@@ -49,6 +49,12 @@ bool has_any(const Json& schema, const auto& words) {
   return std::ranges::any_of(words, [&](const char* word) { return has(schema, word); });
 }
 
+constexpr std::array kDynamicWords = {"$dynamicRef", "$recursiveRef"};
+
+bool is_conditional(const Json& schema) {
+  return has(schema, "if") && (has(schema, "then") || has(schema, "else"));
+}
+
 bool speaks_of(const Json& schema, Kind kind) {
   switch (kind) {
     case Kind::kNumber:
@@ -198,11 +204,11 @@ bool SchemaReader::holds_anything(const Json& schema) {
 
 // Refuses keywords that have no form here.
 void SchemaReader::refuse_unknown(const Json& schema) {
-  for (const char* const word : {"$dynamicRef", "$recursiveRef"}) {
+  for (const char* const word : kDynamicWords) {
     if (has(schema, word)) refuse(word, &schema);
   }
   if (&schema != &root_ && has(schema, "$id")) refuse("$id", &schema);
-  if (has(schema, "if") && (has(schema, "then") || has(schema, "else"))) refuse("if", &schema);
+  if (is_conditional(schema)) refuse("if", &schema);
   if (const Json* contains = member(schema, "contains")) {
     if (member(schema, "minContains") == nullptr || schema["minContains"] != 0 ||
         has(schema, "maxContains")) {
@@ -438,10 +444,16 @@ void SchemaReader::read_other_properties(const Json& schema, SchemaForm& form) {
 }
 
 // Unevaluated is what no keyword beside it speaks of. Nothing beyond the named properties and items
-// is ever generated beside names, so this is about forms without any.
+// is ever generated beside names, so this is about forms without any. A keyword that is left out
+// may speak of more.
 void SchemaReader::read_unevaluated(const Json& schema, SchemaForms& forms) {
-  const Json* const properties = member(schema, "unevaluatedProperties");
-  const Json* const items = member(schema, "unevaluatedItems");
+  const Json* properties = member(schema, "unevaluatedProperties");
+  const Json* items = member(schema, "unevaluatedItems");
+  if (has_any(schema, kDynamicWords) || is_conditional(schema)) {
+    if (properties && *properties != true) refuse("unevaluatedProperties", &schema);
+    if (items && *items != true) refuse("unevaluatedItems", &schema);
+    return;
+  }
   for (SchemaForm& form : forms) {
     const bool is_open = form.kind == Kind::kAny || form.kind == Kind::kReference;
     if (is_open && ((properties && *properties != true) || (items && *items != true))) {

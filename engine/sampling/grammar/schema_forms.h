@@ -154,7 +154,7 @@ class SchemaReader {
   SchemaForms intersect(const SchemaForms& a, const SchemaForms& b);
   std::optional<SchemaForm> intersect(const SchemaForm& a, const SchemaForm& b);
   void merge_arrays(SchemaForm& a, const SchemaForm& b);
-  void merge_objects(SchemaForm& a, const SchemaForm& b);
+  void merge_objects(SchemaForm& a, SchemaForm b);
   SchemaForms expand(const SchemaForm& reference);
   bool is_valid(const SchemaJson& value, const SchemaForm& form);
   bool are_disjoint(const SchemaForm& a, const SchemaForm& b, int32_t depth);

@@ -461,6 +461,7 @@ class GateWriter {
       reader_.refuse("patternProperties", form.source);
       SchemaForm others = form;
       others.pattern_properties.clear();
+      others.rest.clear();  // what it says of names that no pattern speaks of
       return write_object(others);
     }
     std::optional<Json> value;

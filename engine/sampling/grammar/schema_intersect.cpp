@@ -128,11 +128,18 @@ void SchemaReader::merge_arrays(SchemaForm& a, const SchemaForm& b) {
   a.is_unique = a.is_unique || b.is_unique;
 }
 
-void SchemaReader::merge_objects(SchemaForm& a, const SchemaForm& b) {
+void SchemaReader::merge_objects(SchemaForm& a, SchemaForm b) {
   const bool has_patterns = !a.pattern_properties.empty() || !b.pattern_properties.empty();
   const bool has_names =
       !a.properties.empty() || !b.properties.empty() || !a.rest.empty() || !b.rest.empty();
-  if (has_patterns && has_names) refuse("patternProperties", b.source);
+  if (has_patterns && has_names) {
+    refuse("patternProperties", b.source);
+    // What the rest is without the patterns is not known.
+    for (SchemaForm* form : {&a, &b}) {
+      if (!form->pattern_properties.empty()) form->rest.clear();
+      form->pattern_properties.clear();
+    }
+  }
   for (auto& [name, schemas] : a.properties) {
     const Schemas* const other = b.property(name);
     append(schemas, other != nullptr ? *other : b.rest);

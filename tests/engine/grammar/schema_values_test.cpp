@@ -266,5 +266,36 @@ TEST(SchemaValues, LargeBoundsAreLeftOpenAndNamed) {
   EXPECT_EQ(left_out(items("10000")), "");
 }
 
+TEST(SchemaValues, WhatIsLeftOutLeavesTheRestOpen) {
+  const std::string patterned = R"({"type":"object","patternProperties":{"^x_":{"type":"integer"}},
+      "additionalProperties":false,"required":["x_a"]})";
+  EXPECT_EQ(strict_refusal(patterned), "unsupported keyword 'patternProperties' at #");
+  EXPECT_EQ(left_out(patterned), "patternProperties");
+  EXPECT_TRUE(takes(patterned, R"({"x_a":1})", true));
+  // Two patterns, neither of them for the names that the rest is closed to.
+  const std::string two = R"({"type":"object","patternProperties":{"^x_":{"type":"integer"},
+      "^y_":{"type":"null"}},"additionalProperties":false})";
+  EXPECT_EQ(left_out(two), "patternProperties");
+  EXPECT_TRUE(takes(two, R"({"x_a":1,"y_b":null})", true));
+  const std::string merged = R"({"allOf":[{"type":"object","properties":{"a":{"type":"null"}}},
+      {"patternProperties":{"^x_":{"type":"integer"}},"additionalProperties":false}],
+      "properties":{"x_a":{"type":"integer"}},"required":["x_a"]})";
+  EXPECT_TRUE(takes(merged, R"({"x_a":1})", true));
+}
+
+TEST(SchemaValues, UnevaluatedBesideWhatIsLeftOutIsOpen) {
+  const std::string dynamic = R"({"type":"object","$dynamicRef":"#node","required":["a"],
+      "unevaluatedProperties":false,"$defs":{"n":{"$dynamicAnchor":"node","type":"object",
+      "properties":{"a":{"type":"null"}}}}})";
+  EXPECT_EQ(strict_refusal(dynamic).substr(0, 19), "unsupported keyword");
+  EXPECT_EQ(left_out(dynamic), "$dynamicRef unevaluatedProperties");
+  EXPECT_TRUE(takes(dynamic, R"({"a":null})", true));
+  const std::string conditional = R"({"type":"object","if":{"properties":{"k":{"const":1}}},
+      "then":{"properties":{"a":{"type":"null"}}},"required":["a"],
+      "unevaluatedProperties":false})";
+  EXPECT_EQ(left_out(conditional), "if unevaluatedProperties");
+  EXPECT_TRUE(takes(conditional, R"({"a":null})", true));
+}
+
 }  // namespace
 }  // namespace sluice
