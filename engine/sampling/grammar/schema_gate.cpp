@@ -17,6 +17,7 @@
 
 #include "engine/sampling/grammar/exact_regex.h"
 #include "engine/sampling/grammar/schema_forms.h"
+#include "engine/sampling/grammar/finite_values.h"
 #include "engine/sampling/grammar/schema_pattern.h"
 
 namespace sluice {
@@ -46,6 +47,7 @@ class GateWriter {
     std::optional<Json> top = write({&root});
     if (!top) return std::nullopt;
     if (definitions_.empty()) return top;
+    if (!check_finite(*top)) return std::nullopt;
     Json out = *top;
     out["$defs"] = Json::object();
     for (size_t i = 0; i < definitions_.size(); ++i) out["$defs"][name_of(i)] = definitions_[i];
@@ -54,6 +56,19 @@ class GateWriter {
 
  private:
   static std::string name_of(size_t definition) { return "d" + std::to_string(definition); }
+
+  // A value that cannot be without another of its own kind would have no end.
+  bool check_finite(const Json& top) {
+    const std::vector<bool> finite = finite_definitions(definitions_);
+    if (has_finite_value(top, finite)) return true;
+    for (const auto& [schemas, index] : by_schemas_) {
+      if (finite[index]) continue;
+      reader_.fail(ErrorCode::kUnsupported,
+                   "unsupported keyword '$ref' at " + reader_.place(schemas[0]) +
+                       ": what it leads to requires itself without end");
+    }
+    return false;
+  }
 
   bool spend() {
     if (++num_written_ > limits_.max_nodes) {

@@ -297,5 +297,33 @@ TEST(SchemaValues, UnevaluatedBesideWhatIsLeftOutIsOpen) {
   EXPECT_TRUE(takes(conditional, R"({"a":null})", true));
 }
 
+TEST(SchemaValues, WhatHasNoFiniteValueIsRefused) {
+  for (const char* schema :
+       {R"({"$ref":"#/$defs/n","$defs":{"n":{"type":"object",
+            "properties":{"next":{"$ref":"#/$defs/n"}},"required":["next"]}}})",
+        R"({"type":"object","properties":{"next":{"$ref":"#"}},"required":["next"]})",
+        R"({"type":"array","items":{"$ref":"#"},"minItems":1})",
+        R"({"type":"array","prefixItems":[{"$ref":"#"}],"minItems":1})",
+        R"({"type":"object","properties":{"a":{"$ref":"#/$defs/x"}},"required":["a"],
+            "$defs":{"x":{"type":"array","items":{"$ref":"#"},"minItems":2}}})",
+        R"({"type":"object","additionalProperties":{"$ref":"#"},"minProperties":1})"}) {
+    for (const bool is_best_effort : {false, true}) {
+      const auto gated = gate_schema(schema, is_best_effort, {});
+      ASSERT_FALSE(gated) << schema;
+      EXPECT_NE(gated.error().message.find("'$ref'"), std::string::npos) << gated.error().message;
+    }
+  }
+  // A way out is enough, wherever it is.
+  for (const char* schema :
+       {R"({"type":"object","properties":{"next":{"$ref":"#"}}})",
+        R"({"type":"array","items":{"$ref":"#"}})",
+        R"({"type":"object","properties":{"next":{"anyOf":[{"$ref":"#"},{"type":"null"}]}},
+            "required":["next"]})",
+        R"({"anyOf":[{"type":"object","properties":{"l":{"$ref":"#"}},"required":["l"]},
+            {"type":"integer"}]})"}) {
+    EXPECT_TRUE(gate_schema(schema, false, {})) << schema;
+  }
+}
+
 }  // namespace
 }  // namespace sluice
