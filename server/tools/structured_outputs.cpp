@@ -160,7 +160,7 @@ std::string ebnf_terminal(std::string_view text) {
       out += '\\';
       out += c;
     } else if (byte < 0x20 || byte == 0x7F) {
-      out += "\\x";
+      out += "\\u00";  // not "\\x", which has as many digits as follow
       out += kHex[byte >> 4];
       out += kHex[byte & 15];
     } else {

@@ -139,7 +139,7 @@ TEST_F(Validator, ConstraintsBecomeTheGrammarOfEveryChoice) {
   // A schema may be false; then no value is valid.
   EXPECT_EQ(grammar_of(R"("structured_outputs":{"json":false,"json_object":false})").text, "false");
   EXPECT_EQ(grammar_of(R"("structured_outputs":{"choice":["a\"\n","b"]})").text,
-            R"(root ::= "a\"\x0a" | "b")");
+            R"(root ::= "a\"\u000a" | "b")");
   EXPECT_EQ(grammar_of(R"("structured_outputs":{"grammar":"root ::= \"a\""})").kind,
             GrammarKind::kEbnf);
   EXPECT_EQ(grammar_of(R"("structured_outputs":{"grammar":"start: \"a\""})").kind,
