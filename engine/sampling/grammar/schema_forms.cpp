@@ -126,15 +126,16 @@ void SchemaReader::fail(ErrorCode code, std::string message) {
 }
 
 void SchemaReader::refuse(std::string_view keyword, const Json* schema) {
-  if (is_best_effort_) {
-    if (left_out_.size() == kMostNamed) return;
-    if (!left_out_of_.emplace(in_document(schema), keyword).second) return;
-    const LeftOutKeyword named = {std::string(keyword), place(schema)};
-    if (std::ranges::find(left_out_, named) == left_out_.end()) left_out_.push_back(named);
-    return;
-  }
+  if (is_best_effort_) return tell(keyword, schema);
   fail(ErrorCode::kUnsupported,
        "unsupported keyword '" + std::string(keyword) + "' at " + place(schema));
+}
+
+void SchemaReader::tell(std::string_view keyword, const Json* schema) {
+  if (!is_best_effort_ || left_out_.size() == kMostNamed) return;
+  if (!left_out_of_.emplace(in_document(schema), keyword).second) return;
+  const LeftOutKeyword named = {std::string(keyword), place(schema)};
+  if (std::ranges::find(left_out_, named) == left_out_.end()) left_out_.push_back(named);
 }
 
 bool SchemaReader::spend() {

@@ -111,13 +111,15 @@ class SchemaReader {
 
   // Reports an error; with best effort, leaves the keyword out instead.
   void refuse(std::string_view keyword, const SchemaJson* schema);
+  // With best effort, names a keyword that the grammar keeps and that leaves valid values out.
+  void tell(std::string_view keyword, const SchemaJson* schema);
   void fail(ErrorCode code, std::string message);
 
   [[nodiscard]] const std::optional<Error>& error() const { return error_; }
 
   [[nodiscard]] bool is_best_effort() const { return is_best_effort_; }
 
-  // Returns what refuse() has left out, up to 64 keywords.
+  // Returns what refuse() and tell() have named, up to 64 keywords.
   [[nodiscard]] std::vector<LeftOutKeyword>& left_out() { return left_out_; }
 
   [[nodiscard]] std::string place(const SchemaJson* schema) const;

@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/sampling/grammar/exact_regex.h"
+#include "engine/sampling/grammar/number_pattern.h"
 #include "engine/sampling/grammar/schema_forms.h"
 #include "engine/sampling/grammar/finite_values.h"
 #include "engine/sampling/grammar/schema_pattern.h"
@@ -36,7 +37,7 @@ constexpr NumberBound kLargestNumber = 2147483647;
 // More characters, items or properties than an answer has.
 constexpr int64_t kBeyondAnswers = std::numeric_limits<int32_t>::max();
 // Decimal places that bounds of numbers keep, as a factor.
-constexpr double kDigits = 1e6;
+constexpr NumberBound kDigits = 1e6;
 
 class GateWriter {
  public:
@@ -247,21 +248,29 @@ class GateWriter {
   }
 
   std::optional<Json> write_decimal(const SchemaForm& form) {
-    Json out = {{"type", "number"}};
     if (form.min > form.max || (form.min == form.max && (form.excludes_min || form.excludes_max))) {
       return std::nullopt;
     }
-    const auto add = [&](double bound, const char* keyword) {
+    if (const std::string_view pattern = pattern_of_number(form); !pattern.empty()) {
+      return shared(Json{{"type", "string"}, {"pattern", pattern}});
+    }
+    Json out = {{"type", "number"}};
+    const auto add = [&](NumberBound bound, const char* keyword) {
       if (!std::isfinite(bound)) return;
-      const double scaled = bound * kDigits;
-      if (std::fabs(bound) > kLargestNumber || scaled != std::round(scaled)) {
+      const NumberBound scaled = bound * kDigits;
+      if (std::fabs(bound) > kLargestNumber ||
+          std::fabs(scaled - std::round(scaled)) > std::fabs(scaled) * 1e-15L) {
         reader_.refuse(keyword, form.source);
       } else {
-        out[keyword] = bound;
+        out[keyword] = static_cast<double>(bound);
       }
     };
-    add(form.min, form.excludes_min ? "exclusiveMinimum" : "minimum");
-    add(form.max, form.excludes_max ? "exclusiveMaximum" : "maximum");
+    add(form.min, keyword_of_min(form));
+    add(form.max, keyword_of_max(form));
+    // The library's numbers between bounds have six places and no exponent.
+    for (const char* keyword : {keyword_of_min(form), keyword_of_max(form)}) {
+      if (out.contains(keyword)) reader_.tell(keyword, form.source);
+    }
     return out;
   }
 

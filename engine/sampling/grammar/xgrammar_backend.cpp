@@ -7,12 +7,14 @@
 #include <exception>
 #include <nlohmann/json.hpp>
 #include <optional>
+#include <set>
 #include <stdexcept>
 #include <utility>
 #include <variant>
 
 #include "engine/core/status.h"
 #include "engine/sampling/grammar/grammar.h"
+#include "engine/sampling/grammar/number_pattern.h"
 
 namespace sluice {
 namespace {
@@ -73,19 +75,45 @@ auto guarded(ErrorCode code, Make make) -> Expected<decltype(make())> {
   }
 }
 
-// The type of a grammar's expression as the library serializes it.
+// Types of a grammar's expressions as the library serializes them.
+constexpr int32_t kRuleType = 4;
+constexpr int32_t kSequenceType = 5;
 constexpr int32_t kRegexType = 12;
 
 // Lets patterns mean what the gate has written (schema_pattern.h), where all of a string's escapes
-// stand: the library would take out those that it knows for its own.
+// stand: the library would take out those that it knows for its own, and has quotes around patterns
+// of numbers.
 xgrammar::Grammar with_exact_patterns(const xgrammar::Grammar& grammar) {
   nlohmann::json json = nlohmann::json::parse(grammar.SerializeJSON());
   auto data = json.at("grammar_expr_data").get<std::vector<int32_t>>();
   // Each expression is its type, its length, and so many numbers.
   const auto starts = json.at("grammar_expr_indptr").get<std::vector<int32_t>>();
-  for (const int32_t start : starts) {
-    int32_t* const at = &data[static_cast<size_t>(start)];
-    if (at[0] == kRegexType) at[2] = 0;  // whether it is of a string
+  const auto expression = [&](int32_t id) {
+    return &data[static_cast<size_t>(starts[static_cast<size_t>(id)])];
+  };
+  const auto count = static_cast<int32_t>(starts.size());
+  std::set<int32_t> numbers;
+  for (int32_t id = 0; id < count; ++id) {
+    int32_t* const at = expression(id);
+    constexpr int32_t kIsOfString = 1;
+    if (at[0] != kRegexType || at[2] != kIsOfString) continue;
+    at[2] = 0;
+    if (is_number_pattern(std::string(at + 3, at + 2 + at[1]))) numbers.insert(id);
+  }
+  // An expression is a rule of its own, which one between quotes refers to.
+  std::set<int32_t> rules;
+  int32_t rule = 0;
+  for (const nlohmann::json& one : json.at("rules")) {
+    if (numbers.contains(one.at(1).get<int32_t>())) rules.insert(rule);
+    ++rule;
+  }
+  for (int32_t id = 0; id < count; ++id) {
+    int32_t* const at = expression(id);
+    if (at[0] != kSequenceType || at[1] != 3) continue;
+    const int32_t* const middle = expression(at[3]);
+    if (middle[0] != kRuleType || !rules.contains(middle[2])) continue;
+    at[1] = 1;
+    at[2] = at[3];
   }
   json["grammar_expr_data"] = data;
   auto read = xgrammar::Grammar::DeserializeJSON(json.dump());

@@ -2,6 +2,9 @@
 // Valid values have a text in the grammar of their schema, or what forbids them is named.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <fstream>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -12,6 +15,7 @@
 #include "engine/sampling/grammar/schema_gate.h"
 #include "engine/sampling/grammar/structural_tag_gate.h"
 #include "tests/support/byte_grammar.h"
+#include "tests/support/golden_folder.h"
 
 namespace sluice {
 namespace {
@@ -54,6 +58,55 @@ std::string left_out(const std::string& schema) {
   std::string all;
   for (const std::string& path : left_out_keywords(spec)) all += (all.empty() ? "" : " ") + path;
   return all;
+}
+
+// Values of one type under keywords of that type: nothing that the gate may narrow, which are the
+// order and the names of properties, and items that no keyword speaks of.
+TEST(SchemaGate, NeverNarrower) {
+  static const std::map<std::string, Json::value_t> kTypes = {
+      {"minLength.json", Json::value_t::string},
+      {"maxLength.json", Json::value_t::string},
+      {"pattern.json", Json::value_t::string},
+      {"format.json", Json::value_t::string},
+      {"minimum.json", Json::value_t::number_float},
+      {"maximum.json", Json::value_t::number_float},
+      {"exclusiveMinimum.json", Json::value_t::number_float},
+      {"exclusiveMaximum.json", Json::value_t::number_float},
+      {"multipleOf.json", Json::value_t::number_float},
+      {"type.json", Json::value_t::discarded},
+      {"enum.json", Json::value_t::discarded},
+      {"const.json", Json::value_t::discarded},
+      {"boolean_schema.json", Json::value_t::discarded}};
+  std::ifstream file(golden_folder() + "/schemas/draft2020-12.json");
+  int num_values = 0;
+  for (const Json& group : Json::parse(file)) {
+    const auto found = kTypes.find(group["file"].get<std::string>());
+    if (found == kTypes.end()) continue;
+    for (const bool is_best_effort : {false, true}) {
+      const std::string schema = group["schema"].dump();
+      if (!gate_schema(schema, is_best_effort, {})) continue;
+      const auto grammar = grammar_of(schema, is_best_effort);
+      if (grammar == nullptr) continue;
+      for (const Json& test : group["tests"]) {
+        const Json& value = test["data"];
+        const bool has_type = found->second == Json::value_t::discarded
+                                  ? !value.is_structured()
+                                  : value.type() == found->second ||
+                                        (value.is_number() &&
+                                         found->second == Json::value_t::number_float);
+        if (test["valid"] == false || !has_type) continue;
+        ++num_values;
+        // One spelling of a value is enough: 1 for 1.0.
+        const bool is_whole = value.is_number_float() && std::fabs(value.get<double>()) < 1e17 &&
+                              value == value.get<int64_t>();
+        EXPECT_TRUE(testing::accepts(*grammar, value.dump()) ||
+                    (is_whole && testing::accepts(*grammar, Json(value.get<int64_t>()).dump())))
+            << value.dump() << " under " << schema << ", gated "
+            << *gate_schema(schema, is_best_effort, {});
+      }
+    }
+  }
+  EXPECT_GT(num_values, 150);
 }
 
 TEST(SchemaValues, IntegersBeyond32Bits) {
@@ -122,6 +175,56 @@ TEST(SchemaValues, StepsThatAreTooManyAreNamed) {
             "unsupported keyword 'multipleOf' at #");
 }
 
+TEST(SchemaValues, NumbersWithoutASignHaveExponents) {
+  const std::string positive = R"({"type":"number","minimum":0})";
+  for (const char* number : {"1.5e-3", "1e-7", "0", "0.0", "0e5", "12", "1.5", "1E+3", "0.0000001",
+                             "123456789012345678901234567890"}) {
+    EXPECT_TRUE(takes(positive, number)) << number;
+    EXPECT_TRUE(takes(positive, number, true)) << number;
+  }
+  for (const char* number : {"-1", "-0.1", "-1e-7", "01", ".5", "1.", "+1", "1e", ""}) {
+    EXPECT_FALSE(takes(positive, number)) << number;
+  }
+  const std::string above = R"({"type":"number","exclusiveMinimum":0})";
+  for (const char* number : {"1.5e-3", "1e-7", "0.1", "0.0000001", "12", "1E+3", "100", "0.50e4"}) {
+    EXPECT_TRUE(takes(above, number)) << number;
+  }
+  for (const char* number : {"0", "0.0", "0e5", "0.000e3", "-1", "-0", "01"}) {
+    EXPECT_FALSE(takes(above, number)) << number;
+  }
+  EXPECT_TRUE(takes(R"({"type":"number","maximum":0})", "-1.5e-3"));
+  EXPECT_TRUE(takes(R"({"type":"number","maximum":0})", "0"));
+  EXPECT_FALSE(takes(R"({"type":"number","maximum":0})", "1e-7"));
+  EXPECT_TRUE(takes(R"({"type":"number","exclusiveMaximum":0})", "-1e-7"));
+  EXPECT_FALSE(takes(R"({"type":"number","exclusiveMaximum":0})", "-0.0"));
+  const std::string inside = R"({"type":"object","properties":{"a":{"type":"number","minimum":0},
+      "b":{"type":"array","items":{"type":"number","minimum":0},"minItems":1},
+      "c":{"anyOf":[{"type":"number","minimum":0},{"type":"string","minLength":1}]}},
+      "required":["a","b","c"]})";
+  EXPECT_TRUE(takes(inside, R"({"a":1e-7,"b":[0.5,2e1],"c":3})"));
+  EXPECT_TRUE(takes(inside, R"({"a":0,"b":[1],"c":"x\n"})"));
+  EXPECT_FALSE(takes(inside, R"({"a":"1","b":[1],"c":3})"));
+  EXPECT_FALSE(takes(inside, R"({"a":-1,"b":[1],"c":3})"));
+  EXPECT_FALSE(takes(inside, R"({"a":1,"b":["1"],"c":3})"));
+}
+
+TEST(SchemaValues, OtherBoundsOfNumbersAreNamed) {
+  const std::string latitude = R"({"type":"number","minimum":-90,"maximum":90})";
+  EXPECT_TRUE(takes(latitude, "52.5"));
+  EXPECT_FALSE(takes(latitude, "90.5"));
+  EXPECT_EQ(strict_refusal(latitude).substr(0, 12), "not refused:");
+  // Six places and no exponent: the grammar holds the bounds, and clients are told.
+  EXPECT_EQ(left_out(latitude), "minimum maximum");
+  const std::string share = R"({"type":"number","minimum":0,"maximum":1})";
+  EXPECT_EQ(left_out(share), "");
+  for (const char* number : {"0", "1", "0.5", "1.0", "0.123456789", "1e-7", "9.5E-01", "0.5e-3"}) {
+    EXPECT_TRUE(takes(share, number)) << number;
+  }
+  for (const char* number : {"1.5", "2", "1e0", "9.5e-0", "10", "-0.1", "0.5e3", "1.01"}) {
+    EXPECT_FALSE(takes(share, number)) << number;
+  }
+}
+
 TEST(SchemaValues, TextKeepsItsEscapes) {
   const std::string text = R"("a\nb\"c\\d\t\/\u00e9\u001F")";  // 11 characters
   for (const char* bounds : {R"("minLength":1)",
@@ -151,6 +254,7 @@ TEST(SchemaValues, TextKeepsItsEscapes) {
                     R"({"a\nb": null})"));
 }
 
+// Arguments of calls come this way.
 TEST(SchemaValues, SchemasInsideOfTagsAreTheSame) {
   GrammarSpec spec;
   spec.kind = GrammarKind::kStructuralTag;
@@ -164,7 +268,7 @@ TEST(SchemaValues, SchemasInsideOfTagsAreTheSame) {
   spec.text = *gated;
   const auto grammar = testing::byte_backend({.max_whitespace = 2})->compile(spec);
   ASSERT_TRUE(grammar) << grammar.error().message;
-  EXPECT_TRUE(testing::accepts(**grammar, R"(<call>{"text":"a\n\"b\"","price":1}</call>)"));
+  EXPECT_TRUE(testing::accepts(**grammar, R"(<call>{"text":"a\n\"b\"","price":1e-7}</call>)"));
   EXPECT_FALSE(testing::accepts(**grammar, R"(<call>{"text":"","price":1}</call>)"));
   EXPECT_FALSE(testing::accepts(**grammar, R"(<call>{"text":"a","price":-1}</call>)"));
 }
