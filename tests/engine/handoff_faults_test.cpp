@@ -347,8 +347,8 @@ TEST(HandoffFaultsOfContent, AWrongBlockUnderAValidSumIsSeenByTheFirstRowOfLogit
   p->stop();
 }
 
-// A prompt whose KV takes several landing slots, of which the prompt's beginning alone arrives, with
-// wrong bytes: the rest is computed after it, in several steps, before the first row of logits.
+// A prompt whose KV takes several landing slots: its beginning alone arrives, with wrong bytes. The
+// rest is computed after it, in several steps, before the first row of logits.
 TEST(HandoffFaultsOfContent, WrongBlocksAreNotSavedBelowTheCache) {
   const testing::TemporaryFolder folder;
   Config config = small_config("tcp");
