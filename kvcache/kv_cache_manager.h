@@ -186,8 +186,8 @@ class KvCacheManager {
   // Finds blocks of the prefix `tokens`, which has max_transferred() tokens: in each group the
   // entries that its end needs, from first_wanted[group] on (empty: all), by position. Appends them
   // up to the first gap and returns how many leading blocks of block_size() tokens have no gap;
-  // unproven blocks are gaps. The
-  // next call that takes blocks may evict them, unless they are pinned.
+  // unproven blocks are gaps. The next call that takes blocks may evict them, unless they are
+  // pinned.
   int32_t find_blocks(std::span<const TokenId> tokens,
                       const PrefixExtras& extras,
                       std::span<const int32_t> first_wanted,
@@ -232,8 +232,8 @@ class KvCacheManager {
   // first unproven block on and everything computed after them stop being findable, and what this
   // request and others that run after them compute from now on never becomes findable.
   void unpublish(RequestId id, int32_t num_tokens);
-  // False: the request runs after blocks that were withdrawn.
-  [[nodiscard]] bool is_sound(RequestId id) const;
+  // False: the request waits for the proof of blocks that it has found, or has withdrawn ones.
+  [[nodiscard]] bool is_proven(RequestId id) const;
 
   // Makes room for contents that a tier below has: for each block of the range `blocks` of the
   // prefix `tokens` (whole blocks, at least up to the end of the range), takes a cached block in

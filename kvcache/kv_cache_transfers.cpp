@@ -261,7 +261,8 @@ void KvCacheManager::withdraw(RequestId id, std::span<const KvBlockRef> blocks) 
   }
 }
 
-bool KvCacheManager::is_sound(RequestId id) const {
+bool KvCacheManager::is_proven(RequestId id) const {
+  if (impl_->is_prover(id)) return false;
   const int32_t slot = impl_->slot_of.find(id);
   return slot == IdMap::kAbsent || !impl_->slots[static_cast<size_t>(slot)].is_unsound;
 }

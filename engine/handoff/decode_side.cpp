@@ -94,7 +94,11 @@ bool DecodeSide::hold(NewRequest& request,
   auto record = std::make_unique<Record>();
   record->tokens.assign(request.tokens.begin(), request.tokens.begin() + num_tokens);
   record->extras = request.extras;
-  record->key = key_behind(*record, num_tokens - kv_.block_size());
+  record->key = kv_root_key(space_, request.extras);
+  const auto size = static_cast<size_t>(kv_.block_size());
+  for (size_t at = 0; at < record->tokens.size(); at += size) {
+    record->key = kv_next_key(record->key, std::span(record->tokens).subspan(at, size));
+  }
   if (spec.result && spec.result->key != record->key) {
     return fall_back(HandoffFallback::kWrongPrompt);
   }
@@ -170,7 +174,6 @@ void DecodeSide::take_ready(std::vector<Released>& ready) {
 bool DecodeSide::compare(RequestId id, uint64_t check, int64_t now_ms) {
   Record* const record = find(id);
   if (record == nullptr) return true;
-  record->unproven.reset();
   // Without the bits of both rows there is no verdict: P may have been asked with other parameters.
   const bool can_tell = record->check != 0 && check != 0;
   const bool agrees = !can_tell || record->check == check;
@@ -186,23 +189,6 @@ bool DecodeSide::compare(RequestId id, uint64_t check, int64_t now_ms) {
   fallbacks_.count(HandoffFallback::kFirstToken, 1);
   drop_blocks(*record);
   return false;
-}
-
-void DecodeSide::add_unproven(std::vector<KvKey>& keys) const {
-  for (const auto& [transfer, record] : records_) {
-    if (record->unproven) keys.push_back(*record->unproven);
-  }
-}
-
-// The key of the block that begins after so many of the request's tokens.
-KvKey DecodeSide::key_behind(const Record& record, int32_t num_tokens) const {
-  KvKey key = kv_root_key(space_, record.extras);
-  const auto size = static_cast<size_t>(kv_.block_size());
-  const auto end = static_cast<size_t>(num_tokens) + size;
-  for (size_t at = 0; at < end; at += size) {
-    key = kv_next_key(key, std::span(record.tokens).subspan(at, size));
-  }
-  return key;
 }
 
 // Whether compare() will say of the request's blocks whether they were right.
@@ -232,9 +218,6 @@ void DecodeSide::release(Record& record, std::optional<HandoffFallback> fallback
   if (!record.is_held) return;
   if (record.has_room) {
     record.num_published = front_tokens(record);
-    if (record.num_published > record.num_found_tokens) {
-      record.unproven = key_behind(record, record.num_found_tokens);
-    }
     kv_.publish(record.id, record.request.tokens, record.num_published, will_compare(record));
     if (record.num_published > 0) kv_.blocks_of(record.id, record.landed);
     kv_.free(record.id);

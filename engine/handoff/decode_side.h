@@ -61,9 +61,6 @@ class DecodeSide {
   // False: the peer's row had another check, so the blocks are no longer findable, and what was
   // computed after them does not count.
   bool compare(RequestId id, uint64_t check, int64_t now_ms);
-  // Appends the key of the first fetched block of each request that compare() has yet to judge:
-  // blocks from there on may be wrong.
-  void add_unproven(std::vector<KvKey>& keys) const;
   // The request has ended. Ids without a handoff are ignored.
   void end(RequestId id, int64_t now_ms);
 
@@ -118,7 +115,6 @@ class DecodeSide {
     std::vector<KvBlockRef> landed;  // of the released request, and those found here
     int32_t num_found_tokens = 0;   // tokens before `reserved`, found here
     int32_t num_published = 0;      // tokens whose blocks have landed and are findable
-    std::optional<KvKey> unproven;  // of the first of these, until compare()
     uint64_t check = 0;             // of the peer's row of logits; 0: not known
     std::optional<KvFinal> final;
     int64_t held_ms = 0;                // time of hold()
@@ -159,7 +155,6 @@ class DecodeSide {
   void find_unused();
   static bool will_compare(const Record& record);
   [[nodiscard]] int32_t front_tokens(const Record& record) const;
-  [[nodiscard]] KvKey key_behind(const Record& record, int32_t num_tokens) const;
   void drop_blocks(Record& record);
   void release(Record& record, std::optional<HandoffFallback> fallback);
   void slots_back(Record& record, uint32_t attempt, int64_t now_ms);

@@ -113,11 +113,6 @@ bool Handoff::compare(RequestId id, uint64_t check, Clock::time_point now) {
   return decode_->compare(id, check, to_ms(now));
 }
 
-void Handoff::find_unproven(std::vector<KvKey>& keys) const {
-  keys.clear();
-  decode_->add_unproven(keys);
-}
-
 void Handoff::retire(Clock::time_point now) { prefill_->retire(to_ms(now)); }
 
 void Handoff::end(RequestId id, Clock::time_point now) {

@@ -69,9 +69,6 @@ class Handoff {
   // A request that was held has chosen its first token. False: the peer's logits were others, and
   // what was computed for the request does not count.
   bool compare(RequestId id, uint64_t check, Clock::time_point now);
-  // Replaces `keys` by those of the first blocks that came from peers and that compare() has yet to
-  // judge: tiers do not save them, nor what is computed after them.
-  void find_unproven(std::vector<KvKey>& keys) const;
   // The step has retired, and blocks of it are findable.
   void retire(Clock::time_point now);
   // A request has ended. Requests without a handoff are ignored.

@@ -97,7 +97,6 @@ struct LocalEngine::Core {
   std::vector<std::unique_ptr<Holder>> holders;  // in the order in which requests pass them
   std::vector<Holder::Released> released;        // scratch
   std::vector<KvTransferReport> transfers;       // scratch: ended transfers
-  std::vector<KvKey> unproven;                   // scratch: see Handoff::find_unproven()
   std::vector<RequestId> finished;               // this step: requests that got their last tokens
   StepLog steps;
   EngineStats counters;

@@ -271,8 +271,7 @@ void LocalEngine::Core::commit(StepWork& work) {
   const double seconds = seconds_between(work.started, work.sampled);
   aborted.clear();
   if (store) {
-    if (handoff) handoff->find_unproven(unproven);
-    store->save(output, scheduler, results, failed, unproven);
+    store->save(output, scheduler, results, failed);
   }
   scheduler.update(output, results, 1e3 * seconds, aborted);
   for (const RequestId id : finished) drafting->end(id);

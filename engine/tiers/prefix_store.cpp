@@ -455,8 +455,7 @@ void PrefixStore::advance(Clock::time_point now,
 void PrefixStore::save(const SchedulerOutput& output,
                        const Scheduler& scheduler,
                        std::span<const StepResult> results,
-                       std::span<const RequestId> failed,
-                       std::span<const KvKey> unproven) {
+                       std::span<const RequestId> failed) {
   size_t next = 0;
   for (const ScheduledRequest& row : output.scheduled) {
     const std::span<const TokenId> chosen =
@@ -466,26 +465,24 @@ void PrefixStore::save(const SchedulerOutput& output,
     const auto num_right = row.chosen.empty() ? 0 : static_cast<int32_t>(chosen.size()) - 1;
     const int32_t end = row.end() - row.num_draft_tokens + num_right;
     if (end / block_size_ == row.num_computed_tokens / block_size_) continue;
-    if (std::ranges::find(failed, row.id) != failed.end() || !kv_.is_sound(row.id)) continue;
+    if (std::ranges::find(failed, row.id) != failed.end() || !kv_.is_proven(row.id)) continue;
     const Request& request = *scheduler.find(row.id);
     tokens_.assign(request.tokens().begin(), request.tokens().end());
     tokens_.insert(tokens_.end(), chosen.begin(), chosen.begin() + num_right);
     // The previous step failed, and this one continued after a missing token.
     if (static_cast<size_t>(end) > tokens_.size()) continue;
-    save_blocks(request, end / block_size_, unproven);
+    save_blocks(request, end / block_size_);
   }
 }
 
-void PrefixStore::save_blocks(const Request& request,
-                              int32_t num_full,
-                              std::span<const KvKey> unproven) {
+void PrefixStore::save_blocks(const Request& request, int32_t num_full) {
   const auto [it, added] = savings_.try_emplace(request.id);
   Saving& saving = it->second;
   if (added) saving.chain = new_chain(request.extras);
   for (size_t i = 0; i < tiers_.size(); ++i) {
     Progress& progress = saving.by_tier[i];
     while (!progress.is_broken && progress.num_saved < num_full) {
-      if (!save_block(i, request, saving.chain, progress, unproven)) break;
+      if (!save_block(i, request, saving.chain, progress)) break;
       ++progress.num_saved;
     }
   }
@@ -516,11 +513,9 @@ void PrefixStore::copy_out(RequestId id, int32_t block, std::span<std::byte> pay
 bool PrefixStore::save_block(size_t index,
                              const Request& request,
                              Chain& chain,
-                             Progress& progress,
-                             std::span<const KvKey> unproven) {
+                             Progress& progress) {
   KvTier& tier = *tiers_[index];
   const KvFileName name = name_of(chain, tokens_, progress.num_saved);
-  if (std::ranges::find(unproven, name.key) != unproven.end()) return false;
   if (tier.contains(name.key)) {
     tier.touch(name.key);
     if (events_.has_listener()) {

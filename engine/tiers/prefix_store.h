@@ -70,13 +70,12 @@ class PrefixStore {
                std::vector<RequestId>& resumed);
 
   // Saves whole blocks of the rows of a step that has run and not yet retired. `results` has one
-  // entry per sampling row; rows that failed there or in `failed` are not saved. `unproven`: blocks
-  // that may be wrong; a request's are saved up to the first of these, the rest once it has gone.
+  // entry per sampling row; rows that failed there or in `failed` are not saved. Those of a request
+  // whose blocks may be wrong (KvCacheManager::is_proven) are saved after their proof.
   void save(const SchedulerOutput& output,
             const Scheduler& scheduler,
             std::span<const StepResult> results,
-            std::span<const RequestId> failed,
-            std::span<const KvKey> unproven);
+            std::span<const RequestId> failed);
   // After that step retired: learns the cost of computing, and drops requests that have ended.
   void end_step(const SchedulerOutput& output, const Scheduler& scheduler, double seconds);
 
@@ -164,12 +163,8 @@ class PrefixStore {
   [[nodiscard]] int32_t block_of(const KvBlockRef& ref) const;
   void copy_out(RequestId id, int32_t block, std::span<std::byte> payload) const;
   void copy_in(std::span<const KvBlockRef> inserted, std::span<const Arrival> piece);
-  void save_blocks(const Request& request, int32_t num_full, std::span<const KvKey> unproven);
-  bool save_block(size_t tier,
-                  const Request& request,
-                  Chain& chain,
-                  Progress& progress,
-                  std::span<const KvKey> unproven);
+  void save_blocks(const Request& request, int32_t num_full);
+  bool save_block(size_t tier, const Request& request, Chain& chain, Progress& progress);
   bool start(Held& held, bool by_cost, Clock::time_point now);
   bool find(Held& held, bool by_cost);
   void find_state(Held& held);

@@ -273,12 +273,12 @@ TEST(KvTransfers, NothingBehindWhatWasWrongIsFoundAgain) {
   // And one has ended there.
   EXPECT_EQ(kv.acquire_prefix(kC, longer, {}), 16);
   kv.free(kC);
-  EXPECT_TRUE(kv.is_sound(kA) && kv.is_sound(kB));
+  EXPECT_TRUE(kv.is_proven(kA) && kv.is_proven(kB));
   kv.unpublish(kA, 4);
   EXPECT_EQ(kv.check_integrity(), "");
-  EXPECT_FALSE(kv.is_sound(kA) || kv.is_sound(kB));
+  EXPECT_FALSE(kv.is_proven(kA) || kv.is_proven(kB));
   EXPECT_EQ(kv.acquire_prefix(kC, longer, {}, PrefixUse::kTransfer), 4);
-  EXPECT_TRUE(kv.is_sound(kC));
+  EXPECT_TRUE(kv.is_proven(kC));
   kv.free(kC);
   kv.cache_blocks(kB, longer, 24);
   kv.cache_tail(kB, longer, 22);
@@ -286,7 +286,7 @@ TEST(KvTransfers, NothingBehindWhatWasWrongIsFoundAgain) {
   kv.free(kB);
   compute(kv, kC, iota(13));  // as it should be
   EXPECT_EQ(kv.acquire_prefix(kA, longer, {}), 12);
-  EXPECT_TRUE(kv.is_sound(kA));
+  EXPECT_TRUE(kv.is_proven(kA));
   EXPECT_EQ(kv.check_integrity(), "");
   kv.free(kA);
   EXPECT_EQ(kv.usage().num_referenced, 0);
