@@ -12,6 +12,7 @@
 #include "engine/run/model_runner.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/golden_models.h"
+#include "tests/support/shared_model.h"
 #include "tests/support/temporary_folder.h"
 
 namespace sluice {
@@ -199,6 +200,22 @@ TEST(HfKeys, ScalingNeedsItsFactor) {
               std::string::npos)
         << type;
   }
+}
+
+// What dots.llm1's files call the score is the rule of choice, which goes with sigmoids.
+TEST(HfKeys, ScoresOfDotsLlm1AreSigmoids) {
+  const auto opened_with = [](const char* score) {
+    const testing::TemporaryFolder folder;
+    testing::write_model(folder, "models/dots1", {{"scoring_func", score}});
+    const auto checkpoint = Checkpoint::open(folder.path(), LoadFormat::kDummy);
+    EXPECT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+    const auto spec = find_model_spec(**checkpoint);
+    EXPECT_TRUE(spec.has_value()) << spec.error().message;
+    return read_model_config(**spec, **checkpoint).has_value();
+  };
+  EXPECT_TRUE(opened_with("noaux_tc"));
+  EXPECT_TRUE(opened_with("sigmoid"));
+  EXPECT_FALSE(opened_with("softmax"));
 }
 
 // Cards say how to add YaRN to a file whose max_position_embeddings stays. Published files whose
