@@ -291,10 +291,13 @@ constexpr OtherPart kOtherParts[] = {{"vision_tower.", "the vision tower"},
 
 std::string_view part_beside_text(std::string_view stored, const FileSpec* spec) {
   constexpr std::string_view kModel = "model.";
-  if (spec != nullptr && spec->is_encoder) return {};  // "encoder." is the text model
+  constexpr std::string_view kEncoder = "encoder.";
+  // An encoder's own layers have that name.
+  const bool is_encoder = spec != nullptr && spec->is_encoder;
   if (stored.starts_with(kModel)) stored.remove_prefix(kModel.size());
   const auto found = std::find_if(
-      std::begin(kOtherParts), std::end(kOtherParts), [stored](const OtherPart& part) {
+      std::begin(kOtherParts), std::end(kOtherParts), [&](const OtherPart& part) {
+        if (is_encoder && part.name_part == kEncoder) return false;
         return part.name_part.starts_with('.') ? stored.find(part.name_part) != stored.npos
                                                : stored.starts_with(part.name_part);
       });

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "engine/weights/checkpoint.h"
+#include "engine/weights/file_spec.h"
+#include "engine/weights/hf_names.h"
 #include "engine/weights/safetensors.h"
 #include "tests/engine/weights/hf_directory.h"
 #include "tests/support/captured_log.h"
@@ -198,6 +200,15 @@ TEST_F(HfDirectory, PartsOfEveryWrapperAreLeftOut) {
     EXPECT_EQ((*opened)->tensors().size(), 1U) << part;
     EXPECT_EQ((*opened)->left_out().size(), 1U) << part;
   }
+}
+
+TEST(HfNames, AnEncodersLayersAreItsOwnBesideATower) {
+  FileSpec spec;
+  spec.is_encoder = true;
+  EXPECT_EQ(part_beside_text("encoder.layer.0.output.dense.weight", &spec), "");
+  EXPECT_NE(part_beside_text("model.vision_model.embeddings.a", &spec), "");
+  spec.is_encoder = false;
+  EXPECT_NE(part_beside_text("encoder.layers.0.attn.to_q.weight", &spec), "");
 }
 
 TEST_F(HfDirectory, ATextModelMayHaveAPrefixInsideItsWrappers) {
