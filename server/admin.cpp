@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/core/hex.h"
 #include "engine/core/utc_time.h"
 #include "server/front/front_end.h"
 #include "server/front/openmetrics.h"

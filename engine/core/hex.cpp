@@ -31,4 +31,23 @@ bool from_hex(std::string_view text, std::span<uint8_t> bytes) {
   return true;
 }
 
+int hex_digit(char c) {
+  if (c >= '0' && c <= '9') return c - '0';
+  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
+  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
+  return -1;
+}
+
+std::string percent_decoded(std::string_view text) {
+  std::string out;
+  for (size_t i = 0; i < text.size(); ++i) {
+    const bool is_escape = text[i] == '%' && i + 2 < text.size() && hex_digit(text[i + 1]) >= 0 &&
+                           hex_digit(text[i + 2]) >= 0;
+    out += is_escape ? static_cast<char>(16 * hex_digit(text[i + 1]) + hex_digit(text[i + 2]))
+                     : text[i];
+    if (is_escape) i += 2;
+  }
+  return out;
+}
+
 }  // namespace sluice

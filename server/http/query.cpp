@@ -4,25 +4,10 @@
 #include <algorithm>
 #include <charconv>
 
+#include "engine/core/hex.h"
 #include "server/json/json_fields.h"
 
 namespace sluice {
-
-std::string percent_decoded(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    unsigned char byte = 0;
-    const char* const digits = text.data() + i + 1;
-    if (text[i] == '%' && i + 2 < text.size() &&
-        std::from_chars(digits, digits + 2, byte, 16).ptr == digits + 2) {
-      out += static_cast<char>(byte);
-      i += 2;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
 
 std::string query_value(std::string_view query, std::string_view name) {
   while (!query.empty()) {

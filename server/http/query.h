@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Parameters of a request's query, and what encodes a path's segments. Functions without state.
+// Parameters of a request's query. Functions without state.
 #pragma once
 
 #include <string>
@@ -8,9 +8,6 @@
 #include "engine/core/status.h"
 
 namespace sluice {
-
-// Decodes "org%2Fname" to "org/name"; a % that no two digits follow stays.
-std::string percent_decoded(std::string_view text);
 
 // Returns a parameter's value, decoded; empty: it is not there. `query`: HttpRequest::query.
 std::string query_value(std::string_view query, std::string_view name);

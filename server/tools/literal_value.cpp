@@ -3,19 +3,13 @@
 
 #include <algorithm>
 
+#include "engine/core/hex.h"
 #include "engine/tokenizer/text/utf8.h"
 #include "server/tools/json_text.h"
 #include "server/tools/parse_limits.h"
 
 namespace sluice {
 namespace {
-
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
 
 bool is_octal_digit(char c) { return c >= '0' && c <= '7'; }
 

@@ -29,27 +29,6 @@ std::string_view trimmed(std::string_view text) {
   return text;
 }
 
-int digit_of(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  const char lower = static_cast<char>(c | 0x20);
-  return lower >= 'a' && lower <= 'f' ? lower - 'a' + 10 : -1;
-}
-
-// The values of these variables are percent-encoded.
-std::string decoded(std::string_view text) {
-  std::string out;
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '%' && i + 2 < text.size() && digit_of(text[i + 1]) >= 0 &&
-        digit_of(text[i + 2]) >= 0) {
-      out += static_cast<char>(digit_of(text[i + 1]) * 16 + digit_of(text[i + 2]));
-      i += 2;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
-
 bool has_control(std::string_view text) {
   return std::ranges::any_of(text, [](char c) { return (c >= 0 && c < ' ') || c == '\x7F'; });
 }
@@ -72,7 +51,7 @@ Expected<Pairs> pairs_of(const Environment& environment, const char* name) {
     if (item.empty()) continue;
     const size_t equals = item.find('=');
     std::string value =
-        equals == std::string_view::npos ? "" : decoded(trimmed(item.substr(equals + 1)));
+        equals == std::string_view::npos ? "" : percent_decoded(trimmed(item.substr(equals + 1)));
     const std::string_view key = trimmed(item.substr(0, std::min(equals, item.size())));
     if (equals == std::string_view::npos || !is_name(key) || has_control(value)) {
       return refused(name, text, "a list of key=value");

@@ -7,33 +7,13 @@
 #include <string_view>
 #include <utility>
 
+#include "engine/core/hex.h"
 #include "engine/sampling/grammar/schema_forms.h"
 
 namespace sluice {
 namespace {
 
 using Json = SchemaJson;
-
-// Decodes "%25" and other percent escapes.
-std::string percent_decoded(std::string_view text) {
-  std::string out;
-  const auto digit = [](char c) {
-    if (c >= '0' && c <= '9') return c - '0';
-    if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-    if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-    return -1;
-  };
-  for (size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == '%' && i + 2 < text.size() && digit(text[i + 1]) >= 0 &&
-        digit(text[i + 2]) >= 0) {
-      out += static_cast<char>(16 * digit(text[i + 1]) + digit(text[i + 2]));
-      i += 2;
-    } else {
-      out += text[i];
-    }
-  }
-  return out;
-}
 
 }  // namespace
 

@@ -8,6 +8,8 @@
 #include <cstdint>
 #include <string_view>
 
+#include "engine/core/hex.h"
+
 namespace sluice::client {
 namespace {
 
@@ -36,27 +38,6 @@ std::optional<Variable> look_up(const Environment& environment, const std::strin
     if (!value.empty()) return Variable{spelling, std::move(value)};
   }
   return std::nullopt;
-}
-
-int digit_of(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  c = lower(c);
-  return c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1;
-}
-
-std::string percent_decoded(std::string_view text) {
-  std::string result;
-  for (size_t i = 0; i < text.size(); ++i) {
-    const int high = text[i] == '%' && i + 2 < text.size() ? digit_of(text[i + 1]) : -1;
-    const int low = high >= 0 ? digit_of(text[i + 2]) : -1;
-    if (low >= 0) {
-      result += static_cast<char>(high * 16 + low);
-      i += 2;
-    } else {
-      result += text[i];
-    }
-  }
-  return result;
 }
 
 std::string base64_of(std::string_view bytes) {
