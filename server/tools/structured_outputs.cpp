@@ -80,8 +80,8 @@ Expected<GrammarSpec> read_json_schema(const Json& format) {
   return spec;
 }
 
-// The newer form of a tag that has `structures` and `triggers`: texts that end at a trigger, from
-// which on a structure is followed, and which goes on after it.
+// An older tag, of `structures` and `triggers`, in the newer form: text, in which a trigger begins
+// a structure, after which text goes on.
 Expected<Json> triggered_tags(const Json& tag, const std::string& what, std::string_view param) {
   const Json* structures = find_field(tag, "structures");
   const Json* triggers = find_field(tag, "triggers");

@@ -6,18 +6,12 @@
 #include <optional>
 #include <utility>
 
+#include "engine/core/hex.h"
 #include "engine/sampling/grammar/character_set.h"
 #include "engine/sampling/grammar/schema_pattern.h"
 
 namespace sluice {
 namespace {
-
-int hex_digit(char c) {
-  if (c >= '0' && c <= '9') return c - '0';
-  if (c >= 'a' && c <= 'f') return c - 'a' + 10;
-  if (c >= 'A' && c <= 'F') return c - 'A' + 10;
-  return -1;
-}
 
 // The number of exactly `count` hexadecimal digits at the front; -1: there are fewer.
 int32_t hex_number(std::string_view text, size_t count) {
@@ -246,9 +240,12 @@ class RegexRewriter {
       if (!to || !error_.empty() || to->first() < from->first()) return std::nullopt;
       set.add(from->first(), to->first());
     }
-    rest_ = text.substr(1);
     if (is_negated) set = set.complement();
-    if (set.is_empty()) return std::nullopt;
+    if (set.is_empty()) {
+      error_ = "the regular expression has a class without a character";
+      return std::nullopt;
+    }
+    rest_ = text.substr(1);
     return set.expression();
   }
 

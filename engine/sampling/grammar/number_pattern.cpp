@@ -16,7 +16,7 @@ struct NumberPattern {
   std::string text;
 };
 
-// Each with a group in front, which no pattern of a string begins with.
+// Each is one group, so that it stands beside others; no pattern of a string is the same text.
 const std::array<NumberPattern, 5>& number_patterns() {
   constexpr NumberBound kNone = std::numeric_limits<NumberBound>::infinity();
   static const std::string fraction = R"((\.[0-9]+){0,1})";

@@ -9,8 +9,8 @@
 
 namespace sluice {
 
-// An expression for all JSON numbers of the form's range; empty: none is known, which is so for all
-// bounds but 0, and both 0 and 1.
+// An expression in which each number of the form's range has a spelling; empty: none is known,
+// which is so for all bounds but 0, and both 0 and 1.
 [[nodiscard]] std::string_view pattern_of_number(const SchemaForm& form);
 
 // Whether a schema's "pattern" is one of those, for what has no quotes.

@@ -16,9 +16,9 @@
 #include <vector>
 
 #include "engine/sampling/grammar/exact_regex.h"
+#include "engine/sampling/grammar/finite_values.h"
 #include "engine/sampling/grammar/number_pattern.h"
 #include "engine/sampling/grammar/schema_forms.h"
-#include "engine/sampling/grammar/finite_values.h"
 #include "engine/sampling/grammar/schema_pattern.h"
 
 namespace sluice {
@@ -62,12 +62,18 @@ class GateWriter {
   bool check_finite(const Json& top) {
     const std::vector<bool> finite = finite_definitions(definitions_);
     if (has_finite_value(top, finite)) return true;
+    // The first that was written: places of schemas in memory have no order that stays.
+    const Schemas* first = nullptr;
+    size_t lowest = definitions_.size();
     for (const auto& [schemas, index] : by_schemas_) {
-      if (finite[index]) continue;
-      reader_.fail(ErrorCode::kUnsupported,
-                   "unsupported keyword '$ref' at " + reader_.place(schemas[0]) +
-                       ": what it leads to requires itself without end");
+      if (finite[index] || index >= lowest) continue;
+      first = &schemas;
+      lowest = index;
     }
+    const std::string place = first == nullptr ? "#" : reader_.place(first->front());
+    reader_.fail(ErrorCode::kUnsupported,
+                 "unsupported keyword '$ref' at " + place +
+                     ": what it leads to requires itself without end");
     return false;
   }
 

@@ -16,6 +16,7 @@
 #include "engine/sampling/grammar/structural_tag_gate.h"
 #include "tests/support/byte_grammar.h"
 #include "tests/support/golden_folder.h"
+#include "tests/support/thread_time.h"
 
 namespace sluice {
 namespace {
@@ -240,8 +241,9 @@ TEST(SchemaValues, TextKeepsItsEscapes) {
     EXPECT_FALSE(takes(schema, R"("a\u12")")) << schema;
     EXPECT_FALSE(takes(schema, "\"a\nb\"")) << schema;
     EXPECT_FALSE(takes(schema, R"("a"b")")) << schema;
-    // Half of a pair is no character, and a pair of two escapes is one.
+    // Half of a pair is no character; a pair is one without escapes alone.
     EXPECT_FALSE(takes(schema, R"("a\ud83d")")) << schema;
+    EXPECT_FALSE(takes(schema, R"("a\ud83d\ude00")")) << schema;
   }
   EXPECT_FALSE(takes(R"({"type":"string","maxLength":10})", text));
   EXPECT_FALSE(takes(R"({"type":"string","minLength":12})", text));
@@ -410,13 +412,26 @@ TEST(SchemaValues, WhatHasNoFiniteValueIsRefused) {
         R"({"type":"array","prefixItems":[{"$ref":"#"}],"minItems":1})",
         R"({"type":"object","properties":{"a":{"$ref":"#/$defs/x"}},"required":["a"],
             "$defs":{"x":{"type":"array","items":{"$ref":"#"},"minItems":2}}})",
-        R"({"type":"object","additionalProperties":{"$ref":"#"},"minProperties":1})"}) {
+        R"({"type":"object","additionalProperties":{"$ref":"#"},"minProperties":1})",
+        R"({"type":"object","properties":{"a":{"type":"null"},"b":{"$ref":"#"}},"minProperties":2,
+            "additionalProperties":false})",
+        R"({"type":"object","properties":{"a":{"type":"null"},"b":{"$ref":"#"}},"minProperties":2,
+            "required":["a"],"additionalProperties":false})"}) {
     for (const bool is_best_effort : {false, true}) {
       const auto gated = gate_schema(schema, is_best_effort, {});
       ASSERT_FALSE(gated) << schema;
       EXPECT_NE(gated.error().message.find("'$ref'"), std::string::npos) << gated.error().message;
     }
   }
+  // Each requires the one before and may have the one after; all in time in proportion to them.
+  std::string chain = R"({"$ref":"#/$defs/n0","$defs":{"n0":{"type":"object","properties":{)"
+                      R"("next":{"$ref":"#/$defs/n1"}}})";
+  for (int i = 1; i < 900; ++i) {
+    const auto name = [](int of) { return R"({"$ref":"#/$defs/n)" + std::to_string(of) + "\"}"; };
+    chain += ",\"n" + std::to_string(i) + R"(":{"type":"object","required":["last"],"properties":{)" +
+             "\"last\":" + name(i - 1) + ",\"next\":" + name((i + 1) % 900) + "}}";
+  }
+  EXPECT_TRUE(testing::in_time([&] { return gate_schema(chain + "}}", false, {}).has_value(); }));
   // A way out is enough, wherever it is.
   for (const char* schema :
        {R"({"type":"object","properties":{"next":{"$ref":"#"}}})",
@@ -424,7 +439,10 @@ TEST(SchemaValues, WhatHasNoFiniteValueIsRefused) {
         R"({"type":"object","properties":{"next":{"anyOf":[{"$ref":"#"},{"type":"null"}]}},
             "required":["next"]})",
         R"({"anyOf":[{"type":"object","properties":{"l":{"$ref":"#"}},"required":["l"]},
-            {"type":"integer"}]})"}) {
+            {"type":"integer"}]})",
+        R"({"type":"object","properties":{"const":{"$ref":"#/$defs/x"}},"required":["const"],
+            "$defs":{"x":{"type":"object","properties":{"n":{"$ref":"#/$defs/x"}}}}})",
+        R"({"type":"object","properties":{"next":{"$ref":"#"},"a":{"const":{"$ref":"x"}}}})"}) {
     EXPECT_TRUE(gate_schema(schema, false, {})) << schema;
   }
 }
