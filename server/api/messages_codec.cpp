@@ -334,6 +334,9 @@ Expected<Json> chat_tools(const Json& tools, IgnoredArguments& ignored) {
     const std::string place = "tools[" + std::to_string(i) + "]";
     if (!tools[i].is_object()) return invalid(place + " must be an object.", "tools");
     const std::string type = type_of(tools[i]);
+    if (type == "function") {
+      return invalid(place + " has OpenAI's form; Anthropic's has `name` and `input_schema`.", "tools");
+    }
     if (!type.empty() && type != "custom") {
       SLUICE_TRY_VOID(ignored.add("tools." + type));
       continue;

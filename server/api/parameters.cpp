@@ -152,8 +152,8 @@ constexpr std::string_view kResponseFormat =
     R"("json_object"]}}},{"required":["json_schema"],"properties":{"type":{"const":"json_schema"},)"
     R"("json_schema":{"type":"object","required":["name","schema"],"properties":{"name":{"type":)"
     R"("string","minLength":1,"maxLength":64},"schema":{"type":["object","boolean"]},"strict":)"
-    R"({"type":["boolean","null"]}}}}},{"required":["format"],"properties":{"type":{"const":)"
-    R"("structural_tag"},"format":{"type":"object"}}}])";
+    R"({"type":["boolean","null"]}}}}},{"anyOf":[{"required":["format"]},{"required":["structures",)"
+    R"("triggers"]}],"properties":{"type":{"const":"structural_tag"},"format":{"type":"object"}}}])";
 constexpr std::string_view kStructuredOutputs =
     R"("type":"object","oneOf":[{"required":["json"]},{"required":["json_object"]},{"required":)"
     R"(["regex"]},{"required":["choice"]},{"required":["grammar"]},{"required":["structural_tag"]}],)"

@@ -244,10 +244,10 @@ std::string rerank_json(const PooledAnswer& answer,
   return out;
 }
 
-// vLLM and Jina return the documents by default, Cohere and TEI on request.
 // The path alone does not tell TEI's requests.
 bool is_tei(const Json& body) { return find_field(body, "texts") != nullptr; }
 
+// vLLM and Jina return the documents by default, Cohere and TEI on request.
 Expected<RerankForm> read_rerank_form(const Json& body, bool is_cohere) {
   RerankForm form;
   form.is_tei = is_tei(body);

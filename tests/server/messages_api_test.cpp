@@ -188,6 +188,10 @@ TEST_F(MessagesApi, ToolsOfAnthropicsServersAreLeftOutAndNamed) {
     EXPECT_EQ(reply.status, 400) << choice;
     EXPECT_TRUE(holds(reply.body, "tool_choice")) << reply.body;
   }
+  const HttpReply other =
+      ask(kUser, R"(,"tools":[{"type":"function","function":{"name":"find","parameters":{}}}])");
+  EXPECT_EQ(other.status, 400);
+  EXPECT_TRUE(holds(other.body, "OpenAI's form")) << other.body;
 }
 
 TEST_F(MessagesApi, AnOutputLimitBeyondTheContextIsServed) {
