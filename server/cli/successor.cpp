@@ -82,13 +82,19 @@ bool notify_manager(const std::string& socket, const std::string& notice) {
   return sent >= 0;
 }
 
+// Where the service manager listens; empty: nowhere.
+std::string notify_socket() {
+  const char* const socket = std::getenv(kNotifySocket);
+  return socket == nullptr ? "" : socket;
+}
+
 }  // namespace
 
 std::string takeover_obstacle(bool has_gpu) {
   if (has_gpu) return "the GPU has no room for the next process beside this one";
   if (::getpid() == 1) return "a container ends with its first process, which this is (PID 1)";
   const bool is_unit = number_from_environment(kManaged) == ::getpid();
-  if (is_unit && std::getenv(kNotifySocket) == nullptr) {
+  if (is_unit && notify_socket().empty()) {
     return "systemd ends the unit with this process; NotifyAccess=main lets it learn of the next one";
   }
   return {};
@@ -138,8 +144,8 @@ int inherited_listener() {
 }
 
 void announce_main_process(pid_t process) {
-  const char* const socket = std::getenv(kNotifySocket);
-  if (socket == nullptr || *socket == '\0') return;
+  const std::string socket = notify_socket();
+  if (socket.empty()) return;
   if (notify_manager(socket, "MAINPID=" + std::to_string(process))) return;
   log_event(LogLevel::kError, "manager_not_notified", "reason", std::strerror(errno));
 }

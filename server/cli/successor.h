@@ -12,7 +12,7 @@
 namespace sluice {
 
 // Returns why another process cannot take over from this one: it would end with this one, or has no
-// room beside it. Empty: it can. Once this process is ready to serve.
+// room beside it. Empty: it can. Called once this process serves.
 std::string takeover_obstacle(bool has_gpu);
 
 // Starts the program that is now at this one's path; it listens on `descriptor`.
