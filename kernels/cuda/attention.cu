@@ -92,13 +92,9 @@ Plan plan_of(const AttentionLimits& limits, int32_t window, Attends by) {
           2};
 }
 
-// Partials take at most this many bytes, however long the context: a step whose lengths would take
-// more finds that out on the device, and requests for which there is no room are not split.
-constexpr int64_t kMostPartials = int64_t{512} << 20;
-
 // Bytes of the partials of one partition.
-int64_t slot_bytes(const AttentionLimits& limits, const Launch& launch) {
-  return launch.rows_per_block * (int64_t{limits.head_dim} + 2) * int64_t{sizeof(float)};
+int64_t partition_bytes(const AttentionLimits& limits, const Launch& launch) {
+  return slot_bytes(launch.rows_per_block, limits.head_dim);
 }
 
 // Whether a launch is of use where only some of its requests are split: a recorded step's lengths
@@ -110,7 +106,7 @@ bool splits_in_part(const AttentionLimits& limits, const Launch& launch) {
 // Bytes of a launch's partials for partitions side by side; 0: it has enough blocks without.
 int64_t partials_bytes(const AttentionLimits& limits, const Launch& launch) {
   if (launch.partitions == 1 || launch.blocks >= kEnoughBlocks) return 0;
-  const int64_t bytes = launch.blocks * launch.partitions * slot_bytes(limits, launch);
+  const int64_t bytes = launch.blocks * launch.partitions * partition_bytes(limits, launch);
   if (bytes <= kMostPartials) return bytes;
   return splits_in_part(limits, launch) ? kMostPartials : 0;
 }
@@ -126,7 +122,7 @@ struct ListShape {
 ListShape list_shape(const AttentionLimits& limits, const Launch& launch) {
   const int64_t items = launch.blocks * launch.partitions;
   const int64_t blocks = std::min<int64_t>(items, gpu::multiprocessors());
-  const int64_t bytes = blocks * slot_bytes(limits, launch);  // of a slot of each block
+  const int64_t bytes = blocks * partition_bytes(limits, launch);  // of a slot of each block
   const int64_t slots = std::min({ceil_div(items, blocks),
                                   int64_t{launch.partitions},
                                   std::max<int64_t>(kMostPartials / bytes, 1)});
@@ -148,7 +144,7 @@ AttentionWork work_of(const AttentionArgs& args,
                       const AttentionLimits& limits,
                       const Launch& launch,
                       bool split) {
-  const auto room = static_cast<int64_t>(args.workspace.size()) / slot_bytes(limits, launch);
+  const auto room = static_cast<int64_t>(args.workspace.size()) / partition_bytes(limits, launch);
   const int64_t slots = std::min(room, launch.blocks * launch.partitions);
   return {.args = args,
           .share = launch.share,
@@ -167,7 +163,8 @@ void start_list(Stream stream,
                 const Launch& launch) {
   const ListShape shape = list_shape(limits, launch);
   const auto room = static_cast<int64_t>(args.workspace.size());
-  const int64_t slots = std::min(shape.slots, room / (shape.blocks * slot_bytes(limits, launch)));
+  const int64_t of_each = shape.blocks * partition_bytes(limits, launch);
+  const int64_t slots = std::min(shape.slots, room / of_each);
   const bool split = shape.bytes > 0 && slots > 0;
   const int64_t row_blocks = std::min<int64_t>(launch.blocks, gpu::multiprocessors());
   launch_attention_list(stream,
@@ -195,7 +192,7 @@ void start(Stream stream,
     return start_list(stream, args, limits, launch);
   }
   const int64_t bytes = partials_bytes(limits, launch);
-  const int64_t needed = splits_in_part(limits, launch) ? slot_bytes(limits, launch) : bytes;
+  const int64_t needed = splits_in_part(limits, launch) ? partition_bytes(limits, launch) : bytes;
   const bool split = bytes > 0 && needed <= static_cast<int64_t>(args.workspace.size());
   const AttentionWork work = work_of(args, limits, launch, split);
   const bool wgmma = args.kv.dtype != DType::kF32 && launch.rows_per_block == kWgmmaAttentionRows;

@@ -347,6 +347,15 @@ __device__ __forceinline__ float* partial_of(const Work& work,
   return work.partials + (slot * work.rows_per_block + r) * (int64_t{work.args.kv.head_dim} + 2);
 }
 
+// Partials take at most this many bytes, however long the context: a step whose lengths would take
+// more finds that out on the device, and requests for which there is no room are not split.
+inline constexpr int64_t kMostPartials = int64_t{512} << 20;
+
+// Bytes of the partials of one partition of `rows`, as partial_of() places them.
+constexpr int64_t slot_bytes(int32_t rows, int32_t head_dim) {
+  return rows * (int64_t{head_dim} + 2) * int64_t{sizeof(float)};
+}
+
 // Merges one row of a row block, along y. Every thread folds m and l itself, and o for its d.
 template <typename Work>
 __device__ __forceinline__ void merge_row(const Work& work) {

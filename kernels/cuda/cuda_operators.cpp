@@ -208,9 +208,9 @@ bool has_float_rows(WeightFormat weight) { return takes_float_rows(weight); }
 
 int32_t most_head_dim() { return max_attention_head_dim(); }
 
-// Returns enough for steps of one token a request with split partitions, and for requests of few
-// rows in any step that shares a list of work. Steps that would need more, some rows of a prompt
-// after a long context, are not split.
+// Returns enough for requests of few rows in any step that shares a list of work, with which other
+// steps make do; without a list, for steps of one token a request with split partitions. What finds
+// no room is not split.
 int64_t attention_workspace_bytes(const AttentionLimits& limits) {
   int64_t most = mixed_attention_workspace_bytes(limits);
   if (most > 0) return most;

@@ -334,7 +334,6 @@ __global__ void __launch_bounds__(kAttentionThreads, 1)
 // With fewer blocks than this, partitions get blocks of their own, but for those of requests whose
 // partials find no room in kMostPartials.
 constexpr int64_t kEnoughBlocks = 64;
-constexpr int64_t kMostPartials = int64_t{512} << 20;
 // Partitions make at most about this many blocks: those without keys cost as much as starting them.
 constexpr int64_t kMostBlocks = 1024;
 constexpr int32_t kGroupRows = 16;
@@ -366,11 +365,6 @@ Launch launch_of(const AttentionLimits& limits, DType dtype, bool chooses) {
           .partitions = static_cast<int32_t>(ceil_div(limits.seq_len, kAttentionPartition))};
 }
 
-// Bytes of the partials of one partition.
-int64_t slot_bytes(const Launch& launch, int32_t latent_dim) {
-  return launch.rows_per_block * (int64_t{latent_dim} + 2) * int64_t{sizeof(float)};
-}
-
 LatentWork work_of(const LatentAttentionArgs& args, const Launch& launch) {
   const LatentKvView& cache = args.cache;
   LatentWork work = {};
@@ -380,8 +374,8 @@ LatentWork work_of(const LatentAttentionArgs& args, const Launch& launch) {
   work.group = args.num_heads;
   work.rows_per_block = launch.rows_per_block;
   work.block_shift = std::countr_zero(static_cast<uint32_t>(cache.block_size));
-  const int64_t room =
-      static_cast<int64_t>(args.workspace.size()) / slot_bytes(launch, cache.latent_dim);
+  const int64_t slot = slot_bytes(launch.rows_per_block, cache.latent_dim);
+  const int64_t room = static_cast<int64_t>(args.workspace.size()) / slot;
   const bool split = launch.partitions > 1 && launch.blocks < kEnoughBlocks && room > 0;
   work.partials = split ? reinterpret_cast<float*>(args.workspace.data()) : nullptr;
   const int64_t slots = std::min(room, launch.blocks * launch.partitions);
@@ -418,8 +412,7 @@ int64_t latent_partials_bytes(const AttentionLimits& limits) {
   for (const int32_t rows : {kFmaRows, kGroupRows}) {
     const int64_t blocks =
         std::max(row_blocks_of(limits, false, rows), row_blocks_of(limits, true, rows));
-    const int64_t each =
-        partitions * rows * (int64_t{limits.head_dim} + 2) * int64_t{sizeof(float)};
+    const int64_t each = partitions * slot_bytes(rows, limits.head_dim);
     most = std::max(most, std::min(blocks, kEnoughBlocks - 1) * each);
   }
   return std::min(most, kMostPartials);

@@ -134,7 +134,7 @@ __device__ __forceinline__ RowBlock find_rows(const LatentWork& work) {
   const int32_t position = work.args.seq_lens.data()[request] - starts[request + 1] + token;
   const int32_t first_row = from_last % blocks_of_token(work) * work.rows_per_block;
   const int32_t rows = work.group - first_row;
-  const bool splits = (from_last + 1) * work.partitions <= work.num_slots;
+  const bool splits = from_last < work.num_slots / work.partitions;
   return {.request = request,
           .first_token = token,
           .first_position = position,
