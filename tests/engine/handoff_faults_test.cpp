@@ -8,6 +8,7 @@
 #include <atomic>
 #include <chrono>
 #include <deque>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <random>
@@ -305,6 +306,30 @@ TEST_P(HandoffFaults, AnswersAreThoseOfOneEngineAndNothingStaysTaken) {
 
 INSTANTIATE_TEST_SUITE_P(Transports, HandoffFaults, ::testing::Values("tcp", "shm"));
 
+// Wrong bytes under a sum that is theirs.
+void spoil(FrameEditor::Frame& frame) {
+  for (size_t i = kKvFrameBytes; i < frame.size(); i += 64) frame[i] ^= std::byte{0x21};
+  FrameEditor::sum(frame);
+}
+
+// Puts a proxy in front of each worker: `edit` gets the frames that have a payload, and returns
+// whether they go on.
+void edit_payloads(FakeKvPeers& peers,
+                   std::unique_ptr<FaultProxy>& proxy,
+                   const std::function<bool(FrameEditor::Frame&)>& edit) {
+  peers.introduce = [&proxy, edit](KvHello& hello) {
+    const auto change = [edit](bool is_answer, FrameEditor::Frame frame) {
+      std::vector<FrameEditor::Frame> frames;
+      const bool has_payload = is_answer && frame.size() > kKvFrameBytes;
+      if (!has_payload || edit(frame)) frames.push_back(std::move(frame));
+      return frames;
+    };
+    proxy = std::make_unique<FaultProxy>(
+        hello.transports[0].address, [](size_t) { return Fault{}; }, FrameEditor(change));
+    hello.transports[0].address = proxy->address();
+  };
+}
+
 // Bytes that were changed where no sum sees it, as by a memory or a bug.
 TEST(HandoffFaultsOfContent, AWrongBlockUnderAValidSumIsSeenByTheFirstRowOfLogits) {
   const Config config = small_config("tcp");
@@ -312,19 +337,11 @@ TEST(HandoffFaultsOfContent, AWrongBlockUnderAValidSumIsSeenByTheFirstRowOfLogit
   std::atomic<int> num_changed = 0;
   std::unique_ptr<FaultProxy> proxy;
   FakeKvPeers peers;
-  peers.introduce = [&](KvHello& hello) {
-    const auto change = [&](bool is_answer, FrameEditor::Frame frame) {
-      if (is_answer && frame.size() > kKvFrameBytes) {
-        for (size_t i = kKvFrameBytes; i < frame.size(); i += 64) frame[i] ^= std::byte{0x21};
-        FrameEditor::sum(frame);
-        ++num_changed;
-      }
-      return std::vector<FrameEditor::Frame>{std::move(frame)};
-    };
-    proxy = std::make_unique<FaultProxy>(
-        hello.transports[0].address, [](size_t) { return Fault{}; }, FrameEditor(change));
-    hello.transports[0].address = proxy->address();
-  };
+  edit_payloads(peers, proxy, [&](FrameEditor::Frame& frame) {
+    spoil(frame);
+    ++num_changed;
+    return true;
+  });
   const std::unique_ptr<Engine> p = start_worker(config, peers, "p");
   const std::unique_ptr<Engine> d = start_worker(config, peers, "d");
   ASSERT_TRUE(p != nullptr && d != nullptr);
@@ -367,22 +384,14 @@ TEST(HandoffFaultsOfContent, WrongBlocksAreNotSavedBelowTheCache) {
   std::atomic<int> num_lost = 0;
   std::unique_ptr<FaultProxy> proxy;
   FakeKvPeers peers;
-  peers.introduce = [&](KvHello& hello) {
-    const auto change = [&](bool is_answer, FrameEditor::Frame frame) {
-      if (is_answer && frame.size() > kKvFrameBytes) {
-        if (decode_kv_frame(std::span(frame).first<kKvFrameBytes>())->first_block > 0) {
-          ++num_lost;
-          return std::vector<FrameEditor::Frame>();
-        }
-        for (size_t i = kKvFrameBytes; i < frame.size(); i += 64) frame[i] ^= std::byte{0x21};
-        FrameEditor::sum(frame);
-      }
-      return std::vector<FrameEditor::Frame>{std::move(frame)};
-    };
-    proxy = std::make_unique<FaultProxy>(
-        hello.transports[0].address, [](size_t) { return Fault{}; }, FrameEditor(change));
-    hello.transports[0].address = proxy->address();
-  };
+  edit_payloads(peers, proxy, [&](FrameEditor::Frame& frame) {
+    if (decode_kv_frame(std::span(frame).first<kKvFrameBytes>())->first_block > 0) {
+      ++num_lost;
+      return false;
+    }
+    spoil(frame);
+    return true;
+  });
   std::unique_ptr<Engine> p = start_worker(config, peers, "p");
   config.kv_disk_path = folder.at("kv");
   std::unique_ptr<Engine> d = start_worker(config, peers, "d");
@@ -428,18 +437,10 @@ TEST_P(HandoffWrongBlocks, ReachNoOtherAnswer) {
   const std::unique_ptr<Engine> alone = testing::start_engine(config);
   std::unique_ptr<FaultProxy> proxy;
   FakeKvPeers peers;
-  peers.introduce = [&](KvHello& hello) {
-    const auto change = [](bool is_answer, FrameEditor::Frame frame) {
-      if (is_answer && frame.size() > kKvFrameBytes) {
-        for (size_t i = kKvFrameBytes; i < frame.size(); i += 64) frame[i] ^= std::byte{0x21};
-        FrameEditor::sum(frame);
-      }
-      return std::vector<FrameEditor::Frame>{std::move(frame)};
-    };
-    proxy = std::make_unique<FaultProxy>(
-        hello.transports[0].address, [](size_t) { return Fault{}; }, FrameEditor(change));
-    hello.transports[0].address = proxy->address();
-  };
+  edit_payloads(peers, proxy, [](FrameEditor::Frame& frame) {
+    spoil(frame);
+    return true;
+  });
   const std::unique_ptr<Engine> p = start_worker(config, peers, "p");
   config.max_num_seqs = 1;
   config.overlap = false;  // the first one starts when the second has ended
@@ -509,21 +510,15 @@ TEST(HandoffFaultsOfContent, AFrameOfOtherLayersIsNotTakenIn) {
   std::atomic<int> num_to_change = 2;  // of the first attempt and of the next one
   std::unique_ptr<FaultProxy> proxy;
   FakeKvPeers peers;
-  peers.introduce = [&](KvHello& hello) {
-    const auto change = [&](bool is_answer, FrameEditor::Frame frame) {
-      if (is_answer && frame.size() > kKvFrameBytes && num_to_change > 0) {
-        --num_to_change;
-        const auto header = std::span(frame).first<kKvFrameBytes>();
-        KvFrame changed = *decode_kv_frame(header);
-        changed.num_blocks *= std::exchange(changed.num_layers, uint16_t{1});
-        encode_kv_frame(changed, header);
-      }
-      return std::vector<FrameEditor::Frame>{std::move(frame)};
-    };
-    proxy = std::make_unique<FaultProxy>(
-        hello.transports[0].address, [](size_t) { return Fault{}; }, FrameEditor(change));
-    hello.transports[0].address = proxy->address();
-  };
+  edit_payloads(peers, proxy, [&](FrameEditor::Frame& frame) {
+    if (num_to_change == 0) return true;
+    --num_to_change;
+    const auto header = std::span(frame).first<kKvFrameBytes>();
+    KvFrame changed = *decode_kv_frame(header);
+    changed.num_blocks *= std::exchange(changed.num_layers, uint16_t{1});
+    encode_kv_frame(changed, header);
+    return true;
+  });
   const std::unique_ptr<Engine> p = start_worker(config, peers, "p");
   const std::unique_ptr<Engine> d = start_worker(config, peers, "d");
   ASSERT_TRUE(p != nullptr && d != nullptr);
