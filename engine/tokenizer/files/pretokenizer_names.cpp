@@ -72,7 +72,7 @@ constexpr std::string_view kDeepseekPunctuation =
 // so that long runs take linear time.
 constexpr std::string_view kThreesFromTheRight =
     "(?<!\\p{N})\\p{N}{1,2}(?=(?:\\p{N}{3})++(?!\\p{N}))|\\p{N}{1,3}";
-// These are the same in numbers that no letter follows. \G: right after the match before.
+// Likewise, but only in numbers that no letter or _ follows. \G: right after the match before.
 constexpr std::string_view kThreesOfNumbers =
     "(?<!\\d)\\d{1,3}(?=(?:\\d{3})*+(?!\\w))|(?<=\\d)\\G\\d{3}";
 constexpr std::string_view kAfmoeScripts =
