@@ -281,6 +281,7 @@ int HttpServer::listening_descriptor() const { return impl_->listener->descripto
 
 void HttpServer::hand_over() {
   impl_->front_end->start_leaving();
+  if (impl_->grpc != nullptr) impl_->grpc->leave();
   impl_->workers.front()->post([this] {
     impl_->listener->hand_over();
     impl_->stop_accepting();

@@ -1,13 +1,19 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/grpc_server.h"
 
+#include <grpc/grpc.h>
 #include <grpcpp/server.h>
 #include <grpcpp/server_builder.h>
 
 #include <chrono>
+#include <future>
+#include <mutex>
 #include <string>
+#include <system_error>
+#include <thread>
 #include <utility>
 
+#include "engine/core/log.h"
 #include "server/front/front_end.h"
 #include "server/grpc/counted_port.h"
 #include "server/grpc/health_service.h"
@@ -40,7 +46,10 @@ struct GrpcServer::Impl {
   HealthService health{rpc};
   ReflectionService reflection{rpc};
   std::unique_ptr<CountedPort> port;
+  std::mutex mutex;  // guards the next two
   bool is_shut_down = false;
+  std::thread leaver;  // waits for the last call
+  std::promise<void> no_call_left;
   std::unique_ptr<grpc::Server> server;  // last: destroyed before the objects that its calls use
 };
 
@@ -89,11 +98,37 @@ void GrpcServer::refresh_health() {
   if (is_healthy != impl_->health.is_serving()) impl_->health.set_serving(is_healthy);
 }
 
+void GrpcServer::leave() {
+  const std::scoped_lock lock(impl_->mutex);
+  if (impl_->is_shut_down || impl_->leaver.joinable()) return;
+  try {
+    impl_->leaver = std::thread([impl = impl_.get()] {
+      impl->port->stop();
+      impl->server->Shutdown();
+      impl->no_call_left.set_value();
+    });
+  } catch (const std::system_error& error) {
+    log_event(LogLevel::kError, "grpc_not_left", "reason", error.what());
+  }
+}
+
 void GrpcServer::shutdown() {
-  if (std::exchange(impl_->is_shut_down, true)) return;
-  impl_->port->stop();
+  {
+    const std::scoped_lock lock(impl_->mutex);
+    if (std::exchange(impl_->is_shut_down, true)) return;
+  }
+  const bool has_left = impl_->leaver.joinable();
+  if (!has_left) impl_->port->stop();
   impl_->health.end_watches();
-  impl_->server->Shutdown(std::chrono::system_clock::now() + kLastBytes);
+  if (has_left) {
+    const std::future<void> ended = impl_->no_call_left.get_future();
+    while (ended.wait_for(kLastBytes) == std::future_status::timeout) {
+      grpc_server_cancel_all_calls(impl_->server->c_server());
+    }
+    impl_->leaver.join();
+  } else {
+    impl_->server->Shutdown(std::chrono::system_clock::now() + kLastBytes);
+  }
   impl_->server->Wait();
 }
 

@@ -31,6 +31,10 @@ class GrpcServer {
   // Sets the health service's answer to that of /health. One thread at a time.
   void refresh_health();
 
+  // Lets clients open their next connections to another process that has the port, and ends each
+  // connection with the last of its calls (HTTP/2's GOAWAY), which go on. Any thread, at once.
+  void leave();
+
   // Accepts nothing new, cuts running calls a little later, and returns when no call is left. The
   // workers must run until then.
   void shutdown();

@@ -3,8 +3,11 @@
 // server ends.
 #include <gtest/gtest.h>
 
+#include <unistd.h>
+
 #include <chrono>
 #include <string>
+#include <thread>
 
 #include "tests/server/grpc_client.h"
 
@@ -240,6 +243,41 @@ TEST(GrpcDrain, DoesNotWaitForAClientThatDoesNotRead) {
   server->drain();
   server.wait();
   EXPECT_FALSE(read_rest(*stream.reader, last).ok());
+}
+
+// A hot restart: both processes have the port until the old one serves no more than its last calls.
+TEST(GrpcHandOver, ClientsMoveToTheNextServer) {
+  FakeEngine old_engine(FakeEngine::Stepping::kManual);
+  FakeEngine next_engine;
+  RunningServer old_server(old_engine, grpc_config());
+  const uint16_t port = old_server->grpc_port();
+  GrpcClient kept(port);
+  grpc::ClientContext context;
+  auto reader = kept.vllm->Generate(&context, token_request());
+  ASSERT_TRUE(eventually([&] { return old_engine.num_running() == 1; }));
+
+  Config config;
+  config.served_model_name = {"fake", "alias"};
+  config.grpc_port = port;
+  auto next = HttpServer::create(config, next_engine, ::dup(old_server->listening_descriptor()));
+  ASSERT_TRUE(next.has_value()) << next.error().message;
+  std::thread thread([&] { EXPECT_TRUE((*next)->run()); });
+  old_server->hand_over();
+  // A call that meets the last moments of the old connection goes to the old server.
+  std::this_thread::sleep_for(milliseconds(500));
+  old_server->drain();
+  for (int i = 0; i < 3; ++i) EXPECT_TRUE(kept.generate(token_request()).status.ok()) << i;
+  for (int i = 0; i < 12; ++i) {
+    EXPECT_TRUE(GrpcClient(port).generate(token_request()).status.ok()) << i;
+  }
+  EXPECT_EQ(old_engine.num_running(), 1U);
+  for (int i = 0; i < 6; ++i) old_engine.step();
+  engine::GenerateResponse last;
+  EXPECT_TRUE(read_rest(*reader, last).ok());
+  EXPECT_EQ(last.complete().output_ids_size(), 6);
+  old_server.wait();
+  (*next)->stop();
+  thread.join();
 }
 
 TEST(GrpcStop, EndsEverythingAtOnce) {
