@@ -1,19 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/rank/followers.h"
 
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
-
+#include "engine/core/thread_priority.h"
 #include "engine/parallel/parallel.h"
 
 namespace sluice {
-namespace {
-
-// The nice value of compute threads, so that I/O threads get in.
-constexpr int kNice = 5;
-
-}  // namespace
 
 Followers::Followers(std::span<const std::unique_ptr<ModelRank>> ranks) {
   for (const auto& rank : ranks) {
@@ -43,8 +34,7 @@ void Followers::finish() {
 
 void Followers::thread_main(ModelRank& rank) {
   // For a device the thread only launches, and all ranks wait for the slowest.
-  const bool computes = rank.device().type() == DeviceType::kCpu;
-  if (computes) setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
+  if (rank.device().type() == DeviceType::kCpu) lower_own_priority();
   rank.device().enter();
   for (uint32_t seen = 0;; ++seen) {
     wait_for_change(num_started_, seen);

@@ -2,16 +2,15 @@
 #include "kernels/cpu/thread_pool.h"
 
 #include <linux/futex.h>
-#include <sys/resource.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
-#include <cerrno>
 #include <chrono>
 #include <utility>
 
 #include "engine/core/status.h"
+#include "engine/core/thread_priority.h"
 #include "engine/core/types.h"
 #include "kernels/cpu/parking.h"
 
@@ -19,7 +18,6 @@ namespace sluice::kernels::cpu {
 namespace {
 
 constexpr auto kSpin = std::chrono::microseconds(20);
-constexpr int kNiceLevels = 5;
 constexpr uint64_t kUnitsMask = 0xFFFFFFFFU;
 constexpr int64_t kMaxUnits = 0xFFFF;  // ends of parts have 16 bits
 
@@ -50,14 +48,6 @@ constexpr auto kSpinUntil = [](const auto& done) {
   } while (std::chrono::steady_clock::now() < deadline);
   return false;
 };
-
-// Best effort: without it the threads still compute, only I/O waits longer.
-void lower_own_priority() {
-  const auto tid = static_cast<id_t>(syscall(SYS_gettid));
-  errno = 0;
-  const int nice = getpriority(PRIO_PROCESS, tid);
-  if (errno == 0) setpriority(PRIO_PROCESS, tid, std::min(nice + kNiceLevels, 19));
-}
 
 // Ends those that have started.
 void stop(Start start, std::vector<std::thread>& threads) {

@@ -29,6 +29,18 @@ TEST(Hex, DigitsAreThoseThatAreWritten) {
   EXPECT_TRUE(is_hex(""));
   EXPECT_TRUE(is_hex("0189af"));
   for (const char* bad : {"A", "g", "0x", "/", ":", "`"}) EXPECT_FALSE(is_hex(bad)) << bad;
+  EXPECT_EQ(hex_digit('9'), 9);
+  EXPECT_EQ(hex_digit('a'), 10);
+  EXPECT_EQ(hex_digit('F'), 15);
+  for (const char bad : {'g', 'G', '/', ':', '@', '`'}) EXPECT_EQ(hex_digit(bad), -1) << bad;
+}
+
+TEST(Hex, PercentEscapesAreDecodedOnce) {
+  EXPECT_EQ(percent_decoded("org%2Fname%2f"), "org/name/");
+  EXPECT_EQ(percent_decoded("%252F"), "%2F");
+  EXPECT_EQ(percent_decoded("%"), "%");
+  EXPECT_EQ(percent_decoded("%4"), "%4");
+  EXPECT_EQ(percent_decoded("%4g%41"), "%4gA");
 }
 
 }  // namespace

@@ -2,9 +2,6 @@
 #include "engine/sampling/grammar/grammar_compiler.h"
 
 #include <pthread.h>
-#include <sys/resource.h>
-#include <sys/syscall.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <new>
@@ -13,21 +10,13 @@
 
 #include "engine/core/log.h"
 #include "engine/core/memory_reserve.h"
+#include "engine/core/thread_priority.h"
 #include "engine/sampling/grammar/exact_regex.h"
 #include "engine/sampling/grammar/schema_gate.h"
 #include "engine/sampling/grammar/structural_tag_gate.h"
 
 namespace sluice {
 namespace {
-
-// Threads that compute have this nice value, too (kernels/cpu/thread_pool.cpp).
-constexpr int kNice = 5;
-
-// Puts this thread, and the processes that it starts, on a level with those that compute.
-void lower_own_priority() {
-  const auto tid = static_cast<id_t>(syscall(SYS_gettid));
-  setpriority(PRIO_PROCESS, tid, std::min(getpriority(PRIO_PROCESS, tid) + kNice, 19));
-}
 
 int64_t thread_stack_bytes() {
   pthread_attr_t attributes;
