@@ -113,8 +113,10 @@ Expected<void> read_scaling(const Checkpoint& checkpoint,
     SLUICE_TRY(const bool truncate, metadata.get_bool_or("rope.scaling.truncate", true));
     rope.freq_factors = kernels::yarn_freq_factors(rope, {stretch, fast, slow, original, truncate});
     SLUICE_TRY(const double usual, usual_yarn_attention(metadata, stretch));
+    // DeepSeek-R1-0528-Qwen3-8B's file takes the usual factor back with it, as vLLM reads it.
+    SLUICE_TRY(const double more, metadata.get_positive_or("rope.scaling.yarn_attn_factor", 1));
     SLUICE_TRY(const double attention,
-               metadata.get_positive_or("rope.scaling.attention_factor", usual));
+               metadata.get_positive_or("rope.scaling.attention_factor", usual * more));
     rope.attention_factor = static_cast<float>(attention);
     // Cards add the scaling to a file whose max_position_embeddings stays that of the training.
     if (checkpoint.kind() == CheckpointKind::kHuggingFace && metadata.has("rope.scaling.factor") &&

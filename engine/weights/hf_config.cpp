@@ -201,6 +201,7 @@ constexpr Row kRopeRows[] = {
     {"attention.temperature_scale", {"llama_4_scaling_beta"}},
     {"rope.scaling.attention_factor", {"attention_factor"}},
     {"rope.scaling.attn_factor", {"attention_factor"}},
+    {"rope.scaling.yarn_attn_factor", {"attn_factor"}},
     {"rope.scaling.short_factor", {"short_factor"}},
     {"rope.scaling.long_factor", {"long_factor"}},
     {"rope.scaling.short_scale", {"short_mscale"}},

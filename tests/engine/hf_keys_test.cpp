@@ -218,6 +218,27 @@ TEST(HfKeys, ScoresOfDotsLlm1AreSigmoids) {
   EXPECT_FALSE(opened_with("softmax"));
 }
 
+// DeepSeek-R1-0528-Qwen3-8B's value takes the usual factor of YaRN back.
+TEST(HfKeys, YarnsFactorOfAttentionMayBeChanged) {
+  const auto factor_of = [](const nlohmann::json& more) {
+    nlohmann::json scaling = {
+        {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 32}};
+    scaling.update(more);
+    const testing::TemporaryFolder folder;
+    testing::write_model(folder, "models/qwen3", {{"rope_parameters", scaling}});
+    const auto checkpoint = Checkpoint::open(folder.path(), LoadFormat::kDummy);
+    EXPECT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+    const auto spec = find_model_spec(**checkpoint);
+    EXPECT_TRUE(spec.has_value()) << spec.error().message;
+    const auto config = read_model_config(**spec, **checkpoint);
+    EXPECT_TRUE(config.has_value()) << config.error().message;
+    return config ? config->ropes.front().attention_factor : 0;
+  };
+  EXPECT_NEAR(factor_of(nlohmann::json::object()), 1.1386294F, 1e-6);
+  EXPECT_NEAR(factor_of({{"attn_factor", 0.8782488562869419}}), 1.0F, 1e-6);
+  EXPECT_NEAR(factor_of({{"attn_factor", 0.5}, {"attention_factor", 1.5}}), 1.5F, 1e-6);
+}
+
 // Cards say how to add YaRN to a file whose max_position_embeddings stays. Published files whose
 // context is the stretched one keep it.
 TEST(HfKeys, YarnStretchesTheContext) {
