@@ -23,7 +23,7 @@ constexpr ReasoningFamily kFamilies[] = {
                  "poolside_v1",
                  "ling3"},
      .markers = kThink,
-     .detect = {{"<think>", "</think>"}},
+     .detect = {{"<think>", "</think>"}, {"<think>"}},
      .newlines = {.after_begin = 1, .before_end = 1, .after_end = 2}},
     {.name = "deepseek_r1",
      .aliases = {"deepseek-r1",

@@ -148,6 +148,8 @@ TEST(Families, TemplatesShowThem) {
   EXPECT_EQ(detect("<tool_call>\n{\"name\": n, \"arguments\": a}</tool_call>"), "hermes none");
   EXPECT_EQ(detect("<think></think><tool_call><function=f><parameter=p> arguments"),
             "qwen3_coder qwen3");
+  // Olmo 3 Think's template opens the prompt's last turn with it, and shows no end.
+  EXPECT_EQ(detect("'<|im_start|>assistant\n<think>'"), "none qwen3");
   // Values of MiMo touch their tags, Step-3.5's are between newlines.
   EXPECT_EQ(detect("<think></think>'<tool_call><function=' ~ n ~ '<parameter=' ~ k ~ '>' ~ v ~ "
                    "'</parameter>'"),
