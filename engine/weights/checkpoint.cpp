@@ -5,10 +5,13 @@
 
 #include <algorithm>
 #include <iterator>
+#include <map>
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <unordered_set>
+#include <utility>
 
+#include "engine/core/log.h"
 #include "engine/tokenizer/files/named_templates.h"
 #include "engine/weights/describe_gguf.h"
 #include "engine/weights/gguf_parse.h"
@@ -97,11 +100,28 @@ std::string next_token_name_of_gguf(std::string_view stored,
   return is_output || stored.starts_with("embed_tokens.") ? "" : std::string(stored);
 }
 
+// What a tensor beside a text model belongs to; empty: to the text model. Ollama's files have all
+// parts of a model.
+std::string_view part_beside_text_of_gguf(std::string_view stored) {
+  constexpr std::pair<std::string_view, std::string_view> kParts[] = {
+      {"v.", "the vision tower"},
+      {"a.", "the audio tower"},
+      {"mm.", "the projector of images"}};
+  const auto* const found = std::ranges::find_if(
+      kParts, [stored](const auto& part) { return stored.starts_with(part.first); });
+  return found == std::end(kParts) ? std::string_view() : found->second;
+}
+
 class GgufCheckpoint final : public Checkpoint {
  public:
   // kDataLoss: two tensors have the same name to us. Names within a file are unique, and across
   // parts: check_gguf_parts().
-  Expected<void> index() { return index_tensors(); }
+  Expected<void> index() {
+    for (const auto& [name, count] : num_of_parts_) {
+      log_event(LogLevel::kInfo, "text_only", "file", path_, "part", name, "tensors_not_read", count);
+    }
+    return index_tensors();
+  }
 
   GgufCheckpoint(std::string path,
                  std::vector<std::unique_ptr<GgufFile>> parts,
@@ -118,7 +138,10 @@ class GgufCheckpoint final : public Checkpoint {
         const std::string name = is_module
                                      ? next_token_name_of_gguf(tensor.name, num_layers, file_spec_)
                                      : std::string(tensor.name);
-        if (is_module != (wanted == CheckpointPart::kNextToken) || name.empty()) {
+        const std::string_view part_name = part_beside_text_of_gguf(tensor.name);
+        if (!part_name.empty()) ++num_of_parts_[part_name];
+        if (is_module != (wanted == CheckpointPart::kNextToken) || name.empty() ||
+            !part_name.empty()) {
           if (wanted == CheckpointPart::kModel) left_out_.emplace_back(tensor.name);
           continue;
         }
@@ -173,6 +196,7 @@ class GgufCheckpoint final : public Checkpoint {
   [[nodiscard]] const GgufFile& first() const { return *parts_.front(); }
 
   std::vector<std::unique_ptr<GgufFile>> parts_;
+  std::map<std::string_view, size_t> num_of_parts_;  // tensors beside the text model
 };
 
 }  // namespace

@@ -268,6 +268,8 @@ Expected<Vocabulary> read_vocabulary(const GgufFile& file) {
   if (file.find("tokenizer.ggml.pre") != nullptr) {
     SLUICE_TRY(vocabulary.pre, file.get_string("tokenizer.ggml.pre"));
   }
+  // Ollama's files of Gemma 4 have merges, and this model.
+  if (vocabulary.model == "llama" && vocabulary.pre == "gemma4") vocabulary.model = "gemma4";
   SLUICE_TRY_VOID(read_tokens(file, vocabulary));
   SLUICE_TRY_VOID(read_token_types(file, vocabulary));
   // Each kind of tokenizer but WordPiece needs either merges or scores.

@@ -202,6 +202,26 @@ TEST(Gguf, DefaultsStandOnlyForAbsentKeys) {
   EXPECT_FALSE(file->get_bool_or("general.architecture", true).has_value());
 }
 
+// Ollama's files of multimodal models have their towers.
+TEST(GgufOpen, PartsBesideTheTextModelAreLeftOut) {
+  GgufImage image = small_gguf();
+  image.tensors.push_back({"v.blk.0.attn_q.weight", 1, {2}, 0, 224});
+  image.tensors.push_back({"mm.input_projection.weight", 1, {2}, 0, 256});
+  image.tensors.push_back({"a.conv1d.0.weight", 1, {2}, 0, 288});
+  image.data_bytes = 296;
+  const testing::TemporaryFolder folder;
+  std::ofstream(folder.at("model.gguf"), std::ios::binary) << image.bytes();
+  std::vector<std::string> names;
+  const std::string log = logged_by([&] {
+    const auto checkpoint = Checkpoint::open(folder.at("model.gguf"));
+    ASSERT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+    for (const CheckpointTensor& tensor : (*checkpoint)->tensors()) names.push_back(tensor.name);
+    EXPECT_EQ((*checkpoint)->left_out().size(), 3U);
+  });
+  EXPECT_EQ(names.size(), small_gguf().tensors.size());
+  EXPECT_NE(log.find("part=\"the vision tower\" tensors_not_read=1"), std::string::npos) << log;
+}
+
 TEST(GgufOpen, MapsTheTinyModel) {
   const auto file = GgufFile::open(tiny_path());
   ASSERT_TRUE(file.has_value()) << file.error().message;
@@ -328,6 +348,20 @@ TEST(GgufVocabulary, TextsBeginWithBosWhereThePretokenizerSaysSo) {
     EXPECT_FALSE(begins("gpt2", pre)) << pre;
   }
   EXPECT_TRUE(begins("gemma4", "gemma4"));
+}
+
+// Ollama's files of Gemma 4 have merges, and the model's name of a vocabulary of scores.
+TEST(GgufVocabulary, Gemma4sIsKnownByItsPretokenizer) {
+  GgufImage image = small_gguf();
+  image.set_string("tokenizer.ggml.model", "llama");
+  image.set_string("tokenizer.ggml.pre", "gemma4");
+  image.erase("tokenizer.ggml.scores");
+  const std::string bytes = image.bytes();
+  const auto tokenizer = create_tokenizer(read_vocabulary(*parse_or_die(bytes)).value());
+  ASSERT_TRUE(tokenizer.has_value()) << tokenizer.error().message;
+  std::vector<TokenId> ids;
+  (*tokenizer)->encode("ab", SpecialText::kParse, ids);
+  EXPECT_EQ(ids, (std::vector<TokenId>{3}));
 }
 
 // GLM-4.5 has <|endoftext|>, <|user|> and, after calls of tools, <|observation|>.
