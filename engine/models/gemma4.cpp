@@ -58,6 +58,13 @@ constexpr TensorName kNames[] = {
     {"router.per_expert_scale", "ffn_down_exps.scale"},
     {"experts.gate_up_proj", "ffn_gate_up_exps.weight"},
     {"experts.down_proj", "ffn_down_exps.weight"},
+    // Writers of quantized files have the experts apart, some of them behind another name.
+    {"experts.#.gate_proj", "ffn_gate_exps"},
+    {"experts.#.up_proj", "ffn_up_exps"},
+    {"experts.#.down_proj", "ffn_down_exps"},
+    {"moe.experts.#.gate_proj", "ffn_gate_exps"},
+    {"moe.experts.#.up_proj", "ffn_up_exps"},
+    {"moe.experts.#.down_proj", "ffn_down_exps"},
     {"per_layer_input_gate", "inp_gate"},
     {"per_layer_projection", "proj"},
     {"post_per_layer_input_norm", "post_norm"},
