@@ -82,6 +82,7 @@ constexpr TensorName kGgufNames[] = {
     {"post_attention_norm", "ffn_norm"},
     {"attn_qkv", "delta_qkv"},
     {"attn_gate", "delta_gate"},
+    {"ssm_in", "delta_qkvz"},  // of Qwen3-Next's first files
     {"ssm_beta", "delta_beta"},
     {"ssm_alpha", "delta_alpha"},
     {"ssm_ba", "delta_ba"},

@@ -21,6 +21,7 @@ using Json = nlohmann::json;
 using testing::ModelHarness;
 using testing::relative_error;
 using testing::RespelledDirectory;
+using testing::RespelledGguf;
 using testing::StoredTensor;
 
 std::vector<float> logits_of(const std::string& path, int32_t num_tokens = 14) {
@@ -182,6 +183,47 @@ TEST(Spellings, ExpertsOfGemma4MayBeApart) {
     EXPECT_EQ(GemmaExperts::logits(kE4M3, place), stacked) << place;
     EXPECT_LE(relative_error(usual, GemmaExperts::logits(kInt4, place)), 1e-5) << place;
   }
+}
+
+// Row numbers [first, first + count).
+void append_rows(std::vector<uint64_t>& rows, uint64_t first, uint64_t count) {
+  for (uint64_t i = 0; i < count; ++i) rows.push_back(first + i);
+}
+
+// Returns the rows of one tensor followed by those of another.
+StoredTensor joined(const StoredTensor& a, const StoredTensor& b) {
+  StoredTensor both = a;
+  both.shape.front() += b.shape.front();
+  both.bytes += b.bytes;
+  return both;
+}
+
+// Qwen3-Next's first GGUF files have q, k, v and the gate of each key head together, as
+// directories have.
+TEST(Spellings, GatesOfQwen3NextMayBeBesideQueries) {
+  constexpr uint64_t kKeyHeads = 2;
+  constexpr uint64_t kKeys = 16;    // of a key head
+  constexpr uint64_t kValues = 32;  // of a key head's value heads
+  constexpr uint64_t kQkv = kKeyHeads * (2 * kKeys + kValues);
+  RespelledGguf file("qwen3-next");
+  const std::vector<float> usual = logits_of(file.path());
+  std::vector<uint64_t> rows;
+  for (uint64_t head = 0; head < kKeyHeads; ++head) {
+    append_rows(rows, head * kKeys, kKeys);
+    append_rows(rows, (kKeyHeads + head) * kKeys, kKeys);
+    append_rows(rows, 2 * kKeyHeads * kKeys + head * kValues, kValues);
+    append_rows(rows, kQkv + head * kValues, kValues);
+  }
+  for (int layer = 0; layer < 3; ++layer) {
+    const std::string prefix = "blk." + std::to_string(layer) + ".";
+    const StoredTensor gate = file.tensor(prefix + "attn_gate.weight");
+    StoredTensor& qkv = file.tensor(prefix + "attn_qkv.weight");
+    ASSERT_EQ(qkv.shape.front(), kQkv);
+    qkv = with_rows(joined(qkv, gate), rows);
+    qkv.name = prefix + "ssm_in.weight";
+    std::erase_if(file.tensors, [&](const StoredTensor& each) { return each.name == gate.name; });
+  }
+  EXPECT_EQ(logits_of(file.path()), usual);
 }
 
 }  // namespace
