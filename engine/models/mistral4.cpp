@@ -52,8 +52,19 @@ constexpr KeyDefault kMistral4Rope[] = {
     {"llama_4_scaling_beta", 0.1},
 };
 
+constexpr std::string_view kMistral4GgufKeys[] = {"expert_weights_norm"};
+
+// llama.cpp's converter of directories leaves out how queries grow: as the class has it.
 Expected<void> configure_mistral4(const Checkpoint& checkpoint, ModelConfig& config) {
+  constexpr double kUsualGrowth = 0.1;
   SLUICE_TRY_VOID(read_latents(checkpoint, config));
+  const bool is_file = checkpoint.kind() == CheckpointKind::kGguf;
+  if (is_file && !checkpoint.metadata().has("attention.temperature_scale")) {
+    config.ropes.front().query_scale.beta = kUsualGrowth;
+  }
+  if (config.moe.router.score != kernels::RouterScore::kSoftmax) {
+    return checkpoint.metadata().wrong("expert_gating_func", "2", "1 (softmax)");
+  }
   SLUICE_TRY(config.moe.router.normalize,
              checkpoint.metadata().get_bool_or("expert_weights_norm", true));
   return {};
@@ -62,7 +73,8 @@ Expected<void> configure_mistral4(const Checkpoint& checkpoint, ModelConfig& con
 }  // namespace
 
 extern const ModelSpec kMistral4Spec;
-const ModelSpec kMistral4Spec = {.files = {.model_type = "mistral4",
+const ModelSpec kMistral4Spec = {.files = {.gguf = "mistral4",
+                                           .model_type = "mistral4",
                                            .class_name = "Mistral4ForCausalLM",
                                            .defaults = kMistral4Defaults,
                                            .rope_defaults = kMistral4Rope,
@@ -70,9 +82,11 @@ const ModelSpec kMistral4Spec = {.files = {.model_type = "mistral4",
                                            .names = kMistral4Names,
                                            .experts = ExpertTensors::kStackedAlone,
                                            .pairs_rows = true,
+                                           .pairs_rows_in_gguf = true,
                                            .scales_queries = true,
                                            .has_latents = true},
                                  .configure = configure_mistral4,
-                                 .build = build_decoder};
+                                 .build = build_decoder,
+                                 .gguf_keys = kMistral4GgufKeys};
 
 }  // namespace sluice

@@ -96,6 +96,7 @@ const std::map<std::string, Names>& names_by_architecture() {
       {"minicpm", {}},
       {"minimax-m2", {"minimax-m2"}},
       {"mistral3", {"pixtral", "tekken"}},
+      {"mistral4", {"pixtral", "tekken"}},
       {"modern-bert", {"granite-embed-multi-97m", "modern-bert"}},
       {"nemotron", {}},
       {"nemotron_h", {"pixtral", "tekken"}},

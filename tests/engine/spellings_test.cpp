@@ -7,6 +7,8 @@
 #include <cstdlib>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
+#include <utility>
 #include <vector>
 
 #include "quant/format.h"
@@ -224,6 +226,130 @@ TEST(Spellings, GatesOfQwen3NextMayBeBesideQueries) {
     std::erase_if(file.tensors, [&](const StoredTensor& each) { return each.name == gate.name; });
   }
   EXPECT_EQ(logits_of(file.path()), usual);
+}
+
+// Mistral 4 as GGUF files of two architectures have it.
+class Mistral4File {
+ public:
+  static constexpr int32_t kTokens = 264;  // queries grow from 64 on
+
+  explicit Mistral4File(const std::string& architecture) : prefix_(architecture + ".") {
+    file.set_string("general.architecture", architecture);
+    for (const auto& [key, value] : {std::pair("block_count", 3U),
+                                     std::pair("context_length", 512U),
+                                     std::pair("embedding_length", 48U),
+                                     std::pair("feed_forward_length", 40U),
+                                     std::pair("attention.head_count", kHeads),
+                                     std::pair("attention.head_count_kv", 1U),
+                                     std::pair("attention.q_lora_rank", 40U),
+                                     std::pair("attention.kv_lora_rank", kRank),
+                                     std::pair("attention.key_length", kRank + 8),
+                                     std::pair("attention.value_length", kRank),
+                                     std::pair("attention.key_length_mla", kKeys + 8),
+                                     std::pair("attention.value_length_mla", kValues),
+                                     std::pair("rope.dimension_count", 8U),
+                                     std::pair("rope.scaling.original_context_length", 64U),
+                                     std::pair("leading_dense_block_count", 1U),
+                                     std::pair("expert_count", 12U),
+                                     std::pair("expert_used_count", 3U),
+                                     std::pair("expert_group_count", 1U),
+                                     std::pair("expert_group_used_count", 1U),
+                                     std::pair("expert_shared_count", 2U),
+                                     std::pair("expert_feed_forward_length", 24U)}) {
+      file.set_uint(prefix_ + key, value);
+    }
+    file.set_float(prefix_ + "attention.layer_norm_rms_epsilon", 1e-6F);
+    file.set_float(prefix_ + "expert_weights_scale", 1.3F);
+    file.set_bool(prefix_ + "expert_weights_norm", true);
+    file.set_float(prefix_ + "rope.freq_base", 10000);
+    file.set_string(prefix_ + "rope.scaling.type", "yarn");
+    file.set_float(prefix_ + "rope.scaling.factor", 4);
+    file.set_float(prefix_ + "rope.scaling.yarn_log_multiplier", 0.1F);
+    for (const StoredTensor& tensor : RespelledDirectory("mistral4").tensors) add(tensor);
+  }
+
+  void set_growth(float growth) { file.set_float(prefix_ + "attention.temperature_scale", growth); }
+
+  [[nodiscard]] std::string key(const char* suffix) const { return prefix_ + suffix; }
+
+  RespelledGguf file;
+
+ private:
+  static constexpr uint32_t kBf16 = 30;
+  static constexpr uint32_t kHeads = 3;
+  static constexpr uint32_t kRank = 96;
+  static constexpr uint32_t kKeys = 24;
+  static constexpr uint32_t kValues = 20;
+
+  void add(StoredTensor tensor) {
+    constexpr std::pair<std::string_view, std::string_view> kNames[] = {
+        {"model.embed_tokens", "token_embd"},
+        {"model.norm", "output_norm"},
+        {"lm_head", "output"},
+        {"model.layers", "blk"},
+        {"input_layernorm", "attn_norm"},
+        {"post_attention_layernorm", "ffn_norm"},
+        {"self_attn.kv_a_layernorm", "attn_kv_a_norm"},
+        {"self_attn.kv_a_proj_with_mqa", "attn_kv_a_mqa"},
+        {"self_attn.q_a_layernorm", "attn_q_a_norm"},
+        {"self_attn.q_a_proj", "attn_q_a"},
+        {"self_attn.q_b_proj", "attn_q_b"},
+        {"self_attn.o_proj", "attn_output"},
+        {"mlp.experts.gate_up_proj", "ffn_gate_up_exps.weight"},
+        {"mlp.experts.down_proj", "ffn_down_exps.weight"},
+        {"mlp.shared_experts.gate_proj", "ffn_gate_shexp"},
+        {"mlp.shared_experts.up_proj", "ffn_up_shexp"},
+        {"mlp.shared_experts.down_proj", "ffn_down_shexp"},
+        {"mlp.gate.", "ffn_gate_inp."},
+        {"mlp.gate_proj", "ffn_gate"},
+        {"mlp.up_proj", "ffn_up"},
+        {"mlp.down_proj", "ffn_down"}};
+    for (const auto& [stored, name] : kNames) {
+      const size_t at = tensor.name.find(stored);
+      if (at != std::string::npos) tensor.name.replace(at, stored.size(), name);
+    }
+    tensor.type = kBf16;
+    const size_t halves = tensor.name.find("self_attn.kv_b_proj");
+    if (halves == std::string::npos) return file.tensors.push_back(std::move(tensor));
+    add_halves(tensor, tensor.name.substr(0, halves));
+  }
+
+  // Each head's rows of keys, transposed, and of values.
+  void add_halves(const StoredTensor& whole, const std::string& prefix) {
+    StoredTensor keys{
+        .name = prefix + "attn_k_b.weight", .type = kBf16, .shape = {kHeads, kRank, kKeys}};
+    StoredTensor values{
+        .name = prefix + "attn_v_b.weight", .type = kBf16, .shape = {kHeads, kValues, kRank}};
+    constexpr size_t kBytes = sizeof(uint16_t);
+    for (size_t head = 0; head < kHeads; ++head) {
+      const size_t first = head * (kKeys + kValues);
+      for (size_t column = 0; column < kRank; ++column) {
+        for (size_t row = first; row < first + kKeys; ++row) {
+          keys.bytes += whole.bytes.substr((row * kRank + column) * kBytes, kBytes);
+        }
+      }
+      values.bytes +=
+          whole.bytes.substr((first + kKeys) * kRank * kBytes, kValues * kRank * kBytes);
+    }
+    file.tensors.push_back(std::move(keys));
+    file.tensors.push_back(std::move(values));
+  }
+
+  std::string prefix_;
+};
+
+TEST(Spellings, Mistral4MayBeAFile) {
+  RespelledDirectory directory("mistral4");
+  Mistral4File file("mistral4");
+  file.set_growth(0.3F);
+  const std::vector<float> usual = logits_of(directory.path(), Mistral4File::kTokens);
+  EXPECT_LE(relative_error(usual, logits_of(file.file.path(), Mistral4File::kTokens)), 1e-5);
+  // Converters leave the growth out.
+  directory.config["rope_parameters"]["llama_4_scaling_beta"] = 0.1;
+  file.file.erase(file.key("attention.temperature_scale"));
+  const std::vector<float> slower = logits_of(directory.path(), Mistral4File::kTokens);
+  EXPECT_GT(relative_error(usual, slower), 1e-3);
+  EXPECT_LE(relative_error(slower, logits_of(file.file.path(), Mistral4File::kTokens)), 1e-5);
 }
 
 }  // namespace

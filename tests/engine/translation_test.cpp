@@ -247,7 +247,6 @@ TEST_F(Translation, LatentModelsBecomeFiles) {
       {"deepseek-v3-halves", "rope_interleave"},
       {"glm4-moe-lite", "epsilon of the norms of latents"},
       {"glm-moe-dsa", "epsilon of the norms of latents"},
-      {"mistral4", "the other layout does not have"},
       {"kimi-linear", "recurrent layers"},
       {"kimi-linear-published", "recurrent layers"}};
   for (Pair pair : pairs({"/latent_models.json"})) {
