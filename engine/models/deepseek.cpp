@@ -113,11 +113,16 @@ constexpr std::string_view kGgufKeys[] = {"expert_weights_norm"};
 // The layers in front are dense, and so may all be.
 bool has_experts(const ModelConfig& config) { return config.has(FfnKind::kExperts); }
 
-Expected<void> use_v2_router(const Metadata& metadata, ModelConfig& config) {
+Expected<void> use_v2_router(const Checkpoint& checkpoint, ModelConfig& config) {
+  const Metadata& metadata = checkpoint.metadata();
   kernels::Router& router = config.moe.router;
   router.group_rule = kernels::GroupRule::kBest;
-  // transformers' class leaves weights as they are, whatever norm_topk_prob says.
+  // transformers' class leaves weights as they are, whatever norm_topk_prob says. GGUF files say
+  // what happens: those of V2 nothing or false, those of Mistral Large 3 true.
   router.normalize = false;
+  if (checkpoint.kind() == CheckpointKind::kGguf) {
+    SLUICE_TRY(router.normalize, metadata.get_bool_or("expert_weights_norm", false));
+  }
   SLUICE_TRY_VOID(expect_expert_score(metadata, "softmax"));
   if (!metadata.has("expert_choice_method")) return {};
   SLUICE_TRY(const std::string method, metadata.get_string("expert_choice_method"));
@@ -132,7 +137,7 @@ Expected<void> use_v2_router(const Metadata& metadata, ModelConfig& config) {
 
 Expected<void> configure_v2(const Checkpoint& checkpoint, ModelConfig& config) {
   SLUICE_TRY_VOID(read_latents(checkpoint, config));
-  return has_experts(config) ? use_v2_router(checkpoint.metadata(), config) : Expected<void>();
+  return has_experts(config) ? use_v2_router(checkpoint, config) : Expected<void>();
 }
 
 // A GGUF file of V2 has the same architecture as one of V3, and a softmax, which is also what one
@@ -150,7 +155,7 @@ Expected<void> configure_v3(const Checkpoint& checkpoint, ModelConfig& config) {
   const bool is_softmax = config.moe.router.score == kernels::RouterScore::kSoftmax;
   const bool states_score = metadata.has("expert_gating_func");
   if (checkpoint.kind() == CheckpointKind::kGguf && is_softmax && (states_score || !is_flash)) {
-    return use_v2_router(metadata, config);
+    return use_v2_router(checkpoint, config);
   }
   return read_sigmoid_experts(checkpoint, config);
 }
@@ -216,8 +221,12 @@ const ModelSpec kDeepseekV2Spec =
     spec_of("deepseek_v2", "DeepseekV2ForCausalLM", kV2Defaults, configure_v2);
 
 extern const ModelSpec kDeepseekV3Spec;
-const ModelSpec kDeepseekV3Spec =
-    spec_of("deepseek_v3", "DeepseekV3ForCausalLM", kV3Defaults, configure_v3, true);
+// Files of Mistral Large 3 have this architecture too, and queries that grow with their positions.
+const ModelSpec kDeepseekV3Spec = [] {
+  ModelSpec spec = spec_of("deepseek_v3", "DeepseekV3ForCausalLM", kV3Defaults, configure_v3, true);
+  spec.files.scales_queries = true;
+  return spec;
+}();
 
 // Kimi-K2's directories name themselves, and the class of V3.
 extern const ModelSpec kKimiK2Spec;

@@ -157,20 +157,28 @@ Expected<void> read_scaling(const Checkpoint& checkpoint,
   return {};
 }
 
-// Reads how queries grow with their positions.
-Expected<void> read_query_scale(const Metadata& metadata,
-                                double original_context,
+// Reads how queries grow with their positions: at each multiple of the original context, or of what
+// a GGUF file states instead.
+Expected<void> read_query_scale(const Checkpoint& checkpoint,
+                                double context,
                                 kernels::RopeParams& rope) {
+  constexpr const char* kLength = "attention.temperature_length";
+  const Metadata& metadata = checkpoint.metadata();
   SLUICE_TRY(const double beta, metadata.get_float_or("attention.temperature_scale", 0));
   if (!(beta >= 0 && beta <= 100)) {
     return metadata.wrong("attention.temperature_scale", std::to_string(beta), "0 to 100");
   }
-  if (!(original_context >= 1 && original_context <= static_cast<double>(kMaxContext))) {
-    return metadata.wrong("rope.scaling.original_context_length",
-                          std::to_string(original_context),
+  const bool has_length =
+      checkpoint.kind() == CheckpointKind::kGguf && beta != 0 && metadata.has(kLength);
+  SLUICE_TRY(const double step,
+             has_length ? metadata.get_positive_or(kLength, context)
+                        : read_original_context(checkpoint, context));
+  if (!(step >= 1 && step <= static_cast<double>(kMaxContext))) {
+    return metadata.wrong(has_length ? kLength : "rope.scaling.original_context_length",
+                          std::to_string(step),
                           "1 to " + std::to_string(kMaxContext));
   }
-  rope.query_scale = {.beta = beta, .context = static_cast<int32_t>(original_context)};
+  rope.query_scale = {.beta = beta, .context = static_cast<int32_t>(step)};
   return {};
 }
 
@@ -220,8 +228,7 @@ Expected<void> read_rope(const Checkpoint& checkpoint, const ModelSpec& spec, Mo
     rope.attention_factor *= static_cast<float>(more);
   }
   if (spec.files.scales_queries) {
-    SLUICE_TRY(const double original, read_original_context(checkpoint, config.context_len));
-    SLUICE_TRY_VOID(read_query_scale(metadata, original, rope));
+    SLUICE_TRY_VOID(read_query_scale(checkpoint, config.context_len, rope));
   }
   config.ropes = {rope};
   return {};

@@ -42,6 +42,7 @@ const std::map<std::string, Names>& names_by_architecture() {
         "joyai-llm",
         "kanana2",
         "kimi-k2",
+        "tekken",
         "youtu"}},
       {"deepseek32", {"deepseek-v3"}},
       {"dots1", {"qwen2"}},

@@ -352,5 +352,22 @@ TEST(Spellings, Mistral4MayBeAFile) {
   EXPECT_LE(relative_error(slower, logits_of(file.file.path(), Mistral4File::kTokens)), 1e-5);
 }
 
+// Mistral Large 3's files say that they are DeepSeek's, and what they have otherwise.
+TEST(Spellings, MistralLarge3MayBeAFileOfDeepseek) {
+  const std::vector<float> usual =
+      logits_of(RespelledDirectory("mistral4").path(), Mistral4File::kTokens);
+  Mistral4File file("deepseek2");
+  file.set_growth(0.3F);
+  file.file.set_uint(file.key("expert_gating_func"), 1);
+  EXPECT_LE(relative_error(usual, logits_of(file.file.path(), Mistral4File::kTokens)), 1e-5);
+  // The step has a key of its own.
+  file.file.set_uint(file.key("attention.temperature_length"), 16);
+  EXPECT_GT(relative_error(usual, logits_of(file.file.path(), Mistral4File::kTokens)), 1e-3);
+  file.file.set_uint(file.key("attention.temperature_length"), 64);
+  EXPECT_LE(relative_error(usual, logits_of(file.file.path(), Mistral4File::kTokens)), 1e-5);
+  file.file.set_bool(file.key("expert_weights_norm"), false);
+  EXPECT_GT(relative_error(usual, logits_of(file.file.path(), Mistral4File::kTokens)), 1e-3);
+}
+
 }  // namespace
 }  // namespace sluice
