@@ -2,6 +2,10 @@
 // GLM-4, dense: norms around each half, neighbours rotate in the first half of each head, biases of
 // q, k and v, fused gate and up. The text models of GLM-4.1V and 4.6V-Flash: the same, with three
 // positions for a token, which are equal for text.
+#include <numeric>
+#include <string>
+#include <vector>
+
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 
@@ -30,12 +34,28 @@ constexpr TensorName kGlm4Names[] = {
     {"mlp.gate_up_proj", "ffn_up"},
 };
 
-Expected<void> configure_glm4(const Checkpoint& checkpoint, ModelConfig& config) {
-  // Files with three positions have the rows of what rotates in another order.
+// Files with three positions have what rotates in halves: llama.cpp's converter moves the rows of q
+// and k, as its rotation by three positions, which are equal for text, knows no other order.
+Expected<void> read_sections(const Checkpoint& checkpoint, ModelConfig& config) {
   constexpr const char* kSections = "rope.dimension_sections";
-  if (checkpoint.kind() == CheckpointKind::kGguf && checkpoint.metadata().has(kSections)) {
-    return checkpoint.metadata().wrong(kSections, "an array", "nothing: the model's directory is read");
+  const Metadata& metadata = checkpoint.metadata();
+  if (checkpoint.kind() != CheckpointKind::kGguf || !metadata.has(kSections)) return {};
+  SLUICE_TRY(const std::vector<double> sections, metadata.get_numbers(kSections));
+  kernels::RopeParams& rope = config.ropes.front();
+  const double pairs = std::accumulate(sections.begin(), sections.end(), 0.0);
+  const bool are_three = sections.size() >= 3 && sections[0] > 0 && sections[1] > 0 &&
+                         (sections.size() == 3 || sections[3] == 0);
+  if (!are_three || pairs != rope.rotary_dim / 2) {
+    return metadata.wrong(kSections,
+                          std::to_string(sections.size()) + " others",
+                          "three that share " + std::to_string(rope.rotary_dim / 2) + " pairs");
   }
+  rope.style = kernels::RopeStyle::kHalves;
+  return {};
+}
+
+Expected<void> configure_glm4(const Checkpoint& checkpoint, ModelConfig& config) {
+  SLUICE_TRY_VOID(read_sections(checkpoint, config));
   config.norm_placement = NormPlacement::kAround;
   config.attention_out_bias = false;
   if (checkpoint.is_dummy()) config.fused_gate_up = true;

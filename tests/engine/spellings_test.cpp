@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "quant/format.h"
+#include "tests/support/edited_model.h"
 #include "tests/support/golden_models.h"
 #include "tests/support/model_harness.h"
 #include "tests/support/respelled_model.h"
@@ -367,6 +368,38 @@ TEST(Spellings, MistralLarge3MayBeAFileOfDeepseek) {
   EXPECT_LE(relative_error(usual, logits_of(file.file.path(), Mistral4File::kTokens)), 1e-5);
   file.file.set_bool(file.key("expert_weights_norm"), false);
   EXPECT_GT(relative_error(usual, logits_of(file.file.path(), Mistral4File::kTokens)), 1e-3);
+}
+
+// GLM-4.1V's files have the rotated rows of q and k in halves, and say so by three positions.
+TEST(Spellings, RowsOfGlm4MayRotateInHalves) {
+  constexpr uint64_t kHead = 16;
+  constexpr uint64_t kRotated = 8;
+  constexpr const char* kSections = "glm4.rope.dimension_sections";
+  RespelledGguf file("glm4");
+  const std::vector<float> usual = logits_of(file.path());
+  for (StoredTensor& tensor : file.tensors) {
+    const bool is_rotated = tensor.name.find("attn_q.") != std::string::npos ||
+                            tensor.name.find("attn_k.") != std::string::npos;
+    if (!is_rotated) continue;
+    std::vector<uint64_t> rows;
+    for (uint64_t head = 0; head < tensor.shape.front(); head += kHead) {
+      for (uint64_t i = 0; i < kRotated; i += 2) rows.push_back(head + i);
+      for (uint64_t i = 1; i < kRotated; i += 2) rows.push_back(head + i);
+      append_rows(rows, head + kRotated, kHead - kRotated);
+    }
+    tensor = with_rows(tensor, rows);
+  }
+  EXPECT_GT(relative_error(usual, logits_of(file.path())), 1e-3);
+  file.set_ints(kSections, {1, 1, 2, 0});
+  EXPECT_LE(relative_error(usual, logits_of(file.path())), 1e-5);
+  for (const std::vector<int32_t>& wrong :
+       {std::vector<int32_t>{4, 0, 0, 0}, {1, 1, 1, 1}, {1, 1, 1, 0}, {2, 2}}) {
+    file.set_ints(kSections, wrong);
+    const auto refused = testing::read_model_config_at(file.path());
+    ASSERT_FALSE(refused.has_value());
+    EXPECT_NE(refused.error().message.find(kSections), std::string::npos)
+        << refused.error().message;
+  }
 }
 
 }  // namespace
