@@ -157,6 +157,26 @@ Expected<void> read_scaling(const Checkpoint& checkpoint,
   return {};
 }
 
+// Reads a GGUF file's extra factor of any type. Files of Olmo 3 have the whole one of its
+// config.json in its place, or, in later ones, under a name that says YaRN.
+Expected<void> read_more_attention(const Metadata& metadata,
+                                   const FileSpec& files,
+                                   const std::string& type,
+                                   kernels::RopeParams& rope) {
+  constexpr const char* kKey = "rope.scaling.attn_factor";
+  constexpr const char* kOfYarn = "rope.scaling.yarn_attn_factor";
+  if (type == "yarn" && files.has_whole_attention_factor) {
+    const auto usual = static_cast<double>(rope.attention_factor);
+    SLUICE_TRY(const double whole,
+               metadata.get_positive_or(metadata.has(kKey) ? kKey : kOfYarn, usual));
+    rope.attention_factor = static_cast<float>(whole);
+    return {};
+  }
+  SLUICE_TRY(const double more, metadata.get_positive_or(kKey, 1));
+  rope.attention_factor *= static_cast<float>(more);
+  return {};
+}
+
 // Reads how queries grow with their positions: at each multiple of the original context, or of what
 // a GGUF file states instead.
 Expected<void> read_query_scale(const Checkpoint& checkpoint,
@@ -223,9 +243,8 @@ Expected<void> read_rope(const Checkpoint& checkpoint, const ModelSpec& spec, Mo
                                     : spec.files.has_image_positions ? "mrope"
                                                                      : "none";
   SLUICE_TRY_VOID(read_scaling(checkpoint, type, own_type, rope, config));
-  if (gguf && type != "longrope") {  // an extra factor of any type
-    SLUICE_TRY(const double more, metadata.get_positive_or("rope.scaling.attn_factor", 1));
-    rope.attention_factor *= static_cast<float>(more);
+  if (gguf && type != "longrope") {
+    SLUICE_TRY_VOID(read_more_attention(metadata, spec.files, type, rope));
   }
   if (spec.files.scales_queries) {
     SLUICE_TRY_VOID(read_query_scale(checkpoint, config.context_len, rope));

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "kernels/rope_scaling.h"
 #include "quant/format.h"
 #include "tests/support/edited_model.h"
 #include "tests/support/golden_models.h"
@@ -399,6 +400,22 @@ TEST(Spellings, RowsOfGlm4MayRotateInHalves) {
     ASSERT_FALSE(refused.has_value());
     EXPECT_NE(refused.error().message.find(kSections), std::string::npos)
         << refused.error().message;
+  }
+}
+
+// Files of Olmo 3 have the whole factor of YaRN where others have what goes beyond it.
+TEST(Spellings, Olmo3sFilesHaveTheWholeFactorOfAttention) {
+  constexpr int32_t kTokens = 100;
+  for (const float factor : {0.9F, kernels::yarn_attention_factor(4, 1)}) {
+    RespelledDirectory directory("olmo3");
+    directory.config["rope_parameters"]["full_attention"]["attention_factor"] = factor;
+    const std::vector<float> usual = logits_of(directory.path(), kTokens);
+    for (const char* key :
+         {"olmo2.rope.scaling.attn_factor", "olmo2.rope.scaling.yarn_attn_factor"}) {
+      RespelledGguf file("olmo3");
+      file.set_float(key, factor);
+      EXPECT_LE(relative_error(usual, logits_of(file.path(), kTokens)), 1e-5) << key << factor;
+    }
   }
 }
 

@@ -425,7 +425,7 @@ def add_rope(writer, architecture, config, width, arrays, is_old):
         writer.add_rope_scaling_type(gguf.RopeScalingType.YARN)
         writer.add_rope_scaling_factor(rope["factor"])
         writer.add_rope_scaling_orig_ctx_len(rope["original_max_position_embeddings"])
-        if "attention_factor" in rope:
+        if "attention_factor" in rope:  # what goes beyond YaRN's own; the converter of Olmo 3 writes the whole
             usual = 1 + 0.1 * np.log(rope["factor"])
             writer.add_rope_scaling_attn_factors(float(rope["attention_factor"] / usual))
     elif kind_of_rope == "llama3":
