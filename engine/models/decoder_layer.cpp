@@ -20,7 +20,9 @@ Expected<void> load_norms(const ModelConfig& config,
   const bool is_after = config.layers[static_cast<size_t>(index)].norms_outputs;
   const NormPlacement placement = is_after ? NormPlacement::kAfter : config.norm_placement;
   if (placement != NormPlacement::kAfter) {
-    SLUICE_TRY(layer.before_mixer, load("attn_norm"));
+    // Nemotron-NAS calls it by its half's name where there is only the second one.
+    const bool is_second = layer.mixer == nullptr && !weights.has(prefix + "attn_norm.weight");
+    SLUICE_TRY(layer.before_mixer, load(is_second ? "ffn_norm" : "attn_norm"));
   }
   const bool are_two = layer.mixer != nullptr && layer.ffn != nullptr;
   const bool share_one = config.parallel_halves && !config.parallel_norms;

@@ -82,6 +82,7 @@ extern const ModelSpec kMixtralSpec;
 extern const ModelSpec kModernBertSpec;
 extern const ModelSpec kNemotronHMoeSpec;
 extern const ModelSpec kNemotronHSpec;
+extern const ModelSpec kNemotronNasSpec;
 extern const ModelSpec kNemotronSpec;
 extern const ModelSpec kNeoxSpec;
 extern const ModelSpec kNewSpec;
@@ -134,8 +135,9 @@ constexpr std::array kSpecs = {
     &kInternLm3Spec, &kJais2Spec, &kJinaBertSpec, &kKimiK2Spec, &kKimiLinearSpec, &kLfm2MoeSpec,
     &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec, &kMiniCpm3Spec, &kMiniCpmSpec,
     &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec, &kMistral4Spec, &kMistralSpec,
-    &kMixtralSpec, &kModernBertSpec, &kNemotronHMoeSpec, &kNemotronHSpec, &kNemotronSpec,
-    &kNeoxSpec, &kNewSpec, &kNomicBertMoeSpec, &kNomicBertSpec, &kOlmo2Spec, &kOlmo3Spec,
+    &kMixtralSpec, &kModernBertSpec, &kNemotronHMoeSpec, &kNemotronHSpec, &kNemotronNasSpec,
+    &kNemotronSpec, &kNeoxSpec, &kNewSpec, &kNomicBertMoeSpec, &kNomicBertSpec, &kOlmo2Spec,
+    &kOlmo3Spec,
     &kOlmoHybridSpec, &kOlmoeSpec, &kOptSpec, &kPhi3Spec, &kPhi4MmSpec, &kPhiMoeSpec, &kPhiSpec,
     &kQwen25VlSpec, &kQwen2MoeSpec, &kQwen2Spec, &kQwen2VlFileSpec, &kQwen2VlSpec, &kQwen35MoeSpec,
     &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kQwen3VlFileSpec,

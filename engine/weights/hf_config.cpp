@@ -491,6 +491,11 @@ void take_layer_lists(const Json& config, const FileSpec& spec, Metadata& metada
   take_indexer_types(config, metadata);
 }
 
+Expected<void> take_unlike_layers(const Json& config, Metadata& metadata) {
+  SLUICE_TRY_VOID(take_layer_overrides(config, metadata));
+  return take_block_configs(config, metadata);
+}
+
 }  // namespace
 
 Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::string& file_name) {
@@ -558,7 +563,7 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   SLUICE_TRY_VOID(check_required(config, spec, has_window, file_name));
   if (spec.has_unlike_layers) SLUICE_TRY_VOID(take_listed_rotations(config, result.metadata));
   SLUICE_TRY_VOID(take_derived(config, result.model_type, spec, result.metadata));
-  if (spec.has_unlike_layers) SLUICE_TRY_VOID(take_layer_overrides(config, result.metadata));
+  if (spec.has_unlike_layers) SLUICE_TRY_VOID(take_unlike_layers(config, result.metadata));
   return result;
 }
 

@@ -246,4 +246,75 @@ Expected<void> take_layer_overrides(const Json& config, Metadata& metadata) {
   return {};
 }
 
+namespace {
+
+// Whether a field says something: it is there, and neither null nor false.
+bool is_set(const Json& object, const char* field) {
+  const Json* value = json_field(object, field);
+  return value != nullptr && *value != false;
+}
+
+// Columns of a dense half: two thirds of a multiple of the model's, rounded up to whole 256.
+// Returns 0 for what is no size.
+double block_width(const Json& half, int32_t hidden) {
+  constexpr int64_t kStep = 256;
+  constexpr double kMost = 1 << 20;
+  const Json* multiple = json_field(half, "ffn_mult");
+  const Json* width = json_field(half, "intermediate_size");
+  if (multiple != nullptr && multiple->is_number()) {
+    const double columns = 2 * multiple->get<double>() * hidden / 3;
+    if (!(columns >= 1 && columns <= kMost)) return 0;
+    return static_cast<double>((static_cast<int64_t>(columns) + kStep - 1) / kStep * kStep);
+  }
+  return width != nullptr && width->is_number_unsigned() ? width->get<double>() : 0;
+}
+
+}  // namespace
+
+Expected<void> take_block_configs(const Json& config, Metadata& metadata) {
+  constexpr const char* kKey = "block_configs";
+  const Json* blocks = json_field(config, kKey);
+  if (blocks == nullptr) return {};
+  const auto refuse = [&](size_t layer, const std::string& found, const std::string& expected) {
+    const std::string what = found + " of layer " + std::to_string(layer);
+    metadata.set(kKey, kKey, what);
+    return metadata.wrong(kKey, what, expected);
+  };
+  SLUICE_TRY(const int32_t hidden, metadata.get_count("embedding_length", 1 << 20));
+  SLUICE_TRY(const int32_t heads, metadata.get_count("attention.head_count", 1024));
+  std::vector<double> kv_heads;
+  std::vector<double> widths;
+  for (size_t i = 0; blocks->is_array() && i < std::min(blocks->size(), kMostLayers); ++i) {
+    const Json* attention = json_field((*blocks)[i], "attention");
+    const Json* ffn = json_field((*blocks)[i], "ffn");
+    if (attention == nullptr || ffn == nullptr) return refuse(i, "no half", "attention and ffn");
+    for (const char* field : {"replace_with_linear",
+                              "sparsify",
+                              "num_sink_tokens",
+                              "window_length",
+                              "unshifted_sink",
+                              "use_prefill_window_in_sink_attention"}) {
+      if (!is_set(*attention, field) && !is_set(*ffn, field)) continue;
+      return refuse(i, field, "full attention and a dense half, or no_op");
+    }
+    const Json* group = json_field(*attention, "n_heads_in_group");
+    const bool is_count = group != nullptr && group->is_number_unsigned();
+    const uint64_t size = is_count ? group->get<uint64_t>() : 0;
+    kv_heads.push_back(0);
+    widths.push_back(0);
+    if (!is_set(*attention, "no_op")) {
+      if (size == 0 || static_cast<uint64_t>(heads) % size != 0) {
+        return refuse(i, "n_heads_in_group", "a divisor of " + std::to_string(heads) + " heads");
+      }
+      kv_heads.back() = static_cast<double>(static_cast<uint64_t>(heads) / size);
+    }
+    if (is_set(*ffn, "no_op")) continue;
+    widths.back() = block_width(*ffn, hidden);
+    if (widths.back() == 0) return refuse(i, "ffn", "ffn_mult or intermediate_size");
+  }
+  metadata.set("attention.layers_head_count_kv", kKey, std::move(kv_heads));
+  metadata.set("layers_feed_forward_length", kKey, std::move(widths));
+  return {};
+}
+
 }  // namespace sluice

@@ -37,4 +37,8 @@ void take_indexer_types(const nlohmann::json& config, Metadata& metadata);
 // whatever keys it has read. kDataLoss: layers or keys that it cannot mean.
 Expected<void> take_layer_overrides(const nlohmann::json& config, Metadata& metadata);
 
+// Reads Nemotron-NAS's list of what its search has left of each layer: KV heads of attention and
+// columns of the dense half, 0 where there is no such half. kDataLoss: what a layer is instead.
+Expected<void> take_block_configs(const nlohmann::json& config, Metadata& metadata);
+
 }  // namespace sluice

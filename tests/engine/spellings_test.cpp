@@ -419,5 +419,113 @@ TEST(Spellings, Olmo3sFilesHaveTheWholeFactorOfAttention) {
   }
 }
 
+// A search has taken halves of Llama's layers away, and left others with other KV heads and
+// columns: as if what is away wrote zeros, or each query head had a KV head of its own.
+class NemotronNas {
+ public:
+  static constexpr int kHeads = 4;
+  static constexpr uint64_t kHead = 16;
+  static constexpr uint64_t kWidth = 40;
+
+  NemotronNas() {
+    model.config["model_type"] = "nemotron-nas";
+    model.config["intermediate_size"] = nullptr;
+    model.config["num_key_value_heads"] = nullptr;
+    model.config["rms_norm_eps"] = 1e-6;
+    model.config["block_configs"] = {block(1, nullptr), block(nullptr, 2 * kWidth)};
+    std::vector<uint64_t> rows;  // of the KV head that each query head reads
+    for (uint64_t head = 0; head < kHeads; ++head) append_rows(rows, head / 2 * kHead, kHead);
+    std::erase_if(model.tensors, [](const StoredTensor& each) {
+      return each.name.find("layers.0.mlp.") != std::string::npos ||
+             each.name.find("layers.1.self_attn.") != std::string::npos ||
+             each.name == "model.layers.0.post_attention_layernorm.weight" ||
+             each.name == "model.layers.1.input_layernorm.weight";
+    });
+    for (StoredTensor& tensor : model.tensors) {
+      const bool is_kv = tensor.name.ends_with(".k_proj.weight") ||
+                         tensor.name.ends_with(".v_proj.weight");
+      if (is_kv) tensor = with_rows(tensor, rows);
+      if (tensor.name.ends_with(".down_proj.weight")) tensor = with_zero_columns(tensor);
+      const bool is_up = tensor.name.ends_with(".gate_proj.weight") ||
+                         tensor.name.ends_with(".up_proj.weight");
+      if (is_up) tensor = joined(tensor, tensor);
+    }
+  }
+
+  // KV heads' queries and columns of a layer; null: no such half.
+  static Json block(const Json& group, const Json& width) {
+    return {{"attention",
+             {{"no_op", group.is_null()},
+              {"n_heads_in_group", group},
+              {"replace_with_linear", false},
+              {"window_length", nullptr}}},
+            {"ffn",
+             {{"no_op", width.is_null()},
+              {"intermediate_size", width},
+              {"replace_with_linear", false}}}};
+  }
+
+  RespelledDirectory model{"llama"};
+
+ private:
+  static StoredTensor with_zero_columns(const StoredTensor& tensor) {
+    StoredTensor wide = tensor;
+    wide.shape.back() *= 2;
+    wide.bytes.clear();
+    for (uint64_t row = 0; row < tensor.shape.front(); ++row) {
+      wide.bytes += tensor.bytes.substr(row * tensor.row_bytes(), tensor.row_bytes());
+      wide.bytes.append(tensor.row_bytes(), '\0');
+    }
+    return wide;
+  }
+};
+
+TEST(Spellings, LayersOfNemotronNasAreWhatIsLeftOfLlamas) {
+  RespelledDirectory whole("llama");
+  for (StoredTensor& tensor : whole.tensors) {
+    const bool is_away = tensor.name == "model.layers.0.mlp.down_proj.weight" ||
+                         tensor.name == "model.layers.1.self_attn.o_proj.weight";
+    if (is_away) tensor.bytes.assign(tensor.bytes.size(), '\0');
+  }
+  const std::vector<float> usual = logits_of(whole.path());
+  const NemotronNas nas;
+  EXPECT_LE(relative_error(usual, logits_of(nas.model.path())), 1e-5);
+}
+
+TEST(Spellings, WidthsOfNemotronNasAreMultiples) {
+  RespelledDirectory model("llama");
+  model.config["model_type"] = "nemotron-nas";
+  model.config["hidden_size"] = 8192;
+  Json& blocks = model.config["block_configs"];
+  blocks = {NemotronNas::block(2, 1), NemotronNas::block(4, 1)};
+  blocks[0]["ffn"]["ffn_mult"] = 2.625;
+  blocks[1]["ffn"]["ffn_mult"] = 1.3125;
+  const auto config = testing::read_model_config_at(model.path());
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  EXPECT_EQ(config->layers[0].ffn_hidden, 14336);
+  EXPECT_EQ(config->layers[1].ffn_hidden, 7168);
+  EXPECT_EQ(config->layers[0].num_kv_heads, 2);
+  EXPECT_EQ(config->layers[1].num_kv_heads, 1);
+}
+
+TEST(Spellings, WhatElseALayerOfNemotronNasMayBeIsRefusedByName) {
+  const auto refusal = [](const char* half, const char* key, const Json& value) {
+    NemotronNas nas;
+    nas.model.config["block_configs"][1][half][key] = value;
+    const auto refused = testing::read_model_config_at(nas.model.path());
+    EXPECT_FALSE(refused.has_value()) << key;
+    return refused ? std::string() : refused.error().message;
+  };
+  for (const char* half : {"attention", "ffn"}) {
+    const std::string error = refusal(half, "replace_with_linear", true);
+    EXPECT_NE(error.find("block_configs: found replace_with_linear of layer 1"), std::string::npos)
+        << error;
+  }
+  EXPECT_NE(refusal("attention", "window_length", 8).find("window_length"), std::string::npos);
+  EXPECT_NE(refusal("attention", "no_op", false).find("n_heads_in_group"), std::string::npos);
+  EXPECT_NE(refusal("ffn", "no_op", true).find("neither half of layer 1"), std::string::npos);
+  EXPECT_NE(refusal("ffn", "intermediate_size", "40").find("ffn of layer 1"), std::string::npos);
+}
+
 }  // namespace
 }  // namespace sluice
