@@ -4,7 +4,7 @@ stands there instead, and the test program that is to find it. Some give wrong a
 seen by a sanitizer alone."""
 
 BUGS = [
-    ("letters behind f are hexadecimal", "engine/core/hex.cpp", "c <= 'f'", "c <= 'z'",
+    ("letters behind f are hexadecimal", "engine/core/hex.cpp", "c <= 'f'); });", "c <= 'z'); });",
      "core_test"),
     ("an inbox takes one item too many", "engine/core/queue.h",
      "items_.size() >= capacity_", "items_.size() > capacity_", "core_test"),
