@@ -278,7 +278,6 @@ void DraftModel::run_batch(const HiddenRows& hidden, bool may_replay) {
   step.positions = positions_;
   step.max_seq_len = 1 + *std::ranges::max_element(positions_);
   const std::optional<size_t> bucket = buckets_ && may_replay ? buckets_->find(step) : std::nullopt;
-  if (bucket) step = buckets_->pad(step, *bucket);
   rank_->run({.kind = RankJob::Kind::kLayers, .batch = &step, .hidden = hidden, .bucket = bucket});
   if (!bucket) rank_->run({.kind = RankJob::Kind::kLogits, .rows = step.logits_indices});
 }

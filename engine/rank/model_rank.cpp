@@ -10,7 +10,6 @@
 
 #include "engine/core/log.h"
 #include "engine/models/rank_share.h"
-#include "engine/rank/decode_buckets.h"
 #include "kernels/gemm.h"
 #include "kernels/sampling.h"
 #include "kernels/trace.h"
@@ -215,6 +214,7 @@ Expected<void> ModelRank::warm_up(const std::vector<int32_t>& sizes) {
 
 Expected<void> ModelRank::record_steps(const std::vector<int32_t>& sizes) {
   kernels::DeviceMemory& memory = device_.memory();
+  buckets_.emplace(sizes, bounds_.batch.tables.size());
   return for_buckets(sizes, [&]() -> Expected<void> {
     memory.begin_recording();
     run_padding();
@@ -237,7 +237,7 @@ void ModelRank::run_job(const RankJob& job) {
 }
 
 void ModelRank::run_layers(const RankJob& job) {
-  step_ = device_batch_->upload(*job.batch);
+  step_ = device_batch_->upload(job.bucket ? buckets_->pad(*job.batch, *job.bucket) : *job.batch);
   hidden_ = job.hidden;
   if (job.begun != nullptr && is_first()) job.begun->record();
   take_pending_tokens();

@@ -17,6 +17,7 @@
 #include "engine/core/status.h"
 #include "engine/models/model.h"
 #include "engine/parallel/parallel.h"
+#include "engine/rank/decode_buckets.h"
 #include "engine/rank/device_batch.h"
 #include "engine/rank/input_batch.h"
 #include "kernels/device.h"
@@ -32,11 +33,11 @@ struct RankJob {
   enum class Kind : uint8_t { kLayers, kLogits, kStates };
   Kind kind = Kind::kLayers;
 
-  // For kLayers: the step, in host memory, and the blocks to copy before it.
+  // For kLayers: the step, in host memory and without padding, and the blocks to copy before it.
   const ForwardBatch* batch = nullptr;
   HiddenRows hidden = {};  // input of a draft head
   std::span<const KvBlockCopy> copies = {};
-  std::optional<size_t> bucket = {};  // recorded step to replay instead
+  std::optional<size_t> bucket = {};  // recorded step to replay instead, padded to its rows
   kernels::SampleRow* samples = nullptr;  // rows that the device samples, in its memory
   // Rank 0 records it before the first operator.
   kernels::DeviceEvent* begun = nullptr;
@@ -204,6 +205,7 @@ class ModelRank {
   std::unique_ptr<Communicator> communicator_;
   std::unique_ptr<Communicator> stages_;
   std::vector<std::unique_ptr<kernels::RecordedWork>> recorded_;  // by bucket
+  std::optional<DecodeBuckets> buckets_;                          // of recorded_
   ForwardBatch step_;                                             // the latest one
   HiddenRows hidden_;                                             // the latest ones
   const float* embedded_ = nullptr;

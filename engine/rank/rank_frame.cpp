@@ -74,7 +74,8 @@ std::span<const std::byte> RankFrameWriter::write(const RankJob& job) {
   bytes_.resize(sizeof(RankFrameHeader));
   if (job.kind == RankJob::Kind::kLayers) {
     const ForwardBatch& step = *job.batch;
-    CHECK(step.pending_tokens.empty() && step.following.empty() && !job.bucket);
+    CHECK(step.following.empty());
+    const auto bucket = static_cast<int32_t>(job.bucket.value_or(0));
     append(bytes_, step.token_ids);
     append(bytes_, step.positions);
     append(bytes_, step.query_start_loc);
@@ -82,6 +83,8 @@ std::span<const std::byte> RankFrameWriter::write(const RankJob& job) {
     append(bytes_, step.logits_indices);
     append(bytes_, step.replay_start_loc);
     append(bytes_, step.num_drafts);
+    append(bytes_, step.pending_tokens);
+    append(bytes_, std::span<const int32_t>(&bucket, job.bucket ? 1 : 0));
     append(bytes_, job.copies);
     for (size_t group = 0; group < step.slot_mapping.size(); ++group) {
       append(bytes_, step.slot_mapping[group]);
@@ -134,7 +137,8 @@ RankFrameReader::RankFrameReader(Bounds bounds) : bounds_(std::move(bounds)) {
   };
   max_bytes_ = 2 * array(batch.max_tokens, sizeof(int32_t)) +
                4 * array(batch.max_seqs + 1, sizeof(int32_t)) +
-               array(batch.max_rows, sizeof(int32_t)) + array(max_copies(), sizeof(KvBlockCopy));
+               array(batch.max_rows, sizeof(int32_t)) + array(max_copies(), sizeof(KvBlockCopy)) +
+               array(batch.max_seqs, sizeof(kernels::PendingToken)) + array(1, sizeof(int32_t));
   for (const auto& table : batch.tables) {
     max_bytes_ += array(batch.max_tokens, sizeof(int64_t)) +
                   array(int64_t{batch.max_seqs} * table.max_entries, sizeof(int32_t));
@@ -200,6 +204,7 @@ Expected<void> RankFrameReader::read_layers(std::span<const std::byte> payload) 
                   take(payload, seqs + 1, query_start_loc_) && take(payload, seqs, seq_lens_) &&
                   take(payload, static_cast<size_t>(batch.max_rows), logits_indices_) &&
                   take(payload, seqs + 1, replay_start_loc_) && take(payload, seqs, num_drafts_) &&
+                  take(payload, seqs, pending_tokens_) && take(payload, 1, recorded_) &&
                   take(payload, static_cast<size_t>(max_copies()), copies_);
   for (size_t group = 0; is_whole && group < num_groups; ++group) {
     const auto entries = static_cast<size_t>(batch.tables[group].max_entries);
@@ -209,7 +214,9 @@ Expected<void> RankFrameReader::read_layers(std::span<const std::byte> payload) 
   if (!is_whole || !payload.empty()) return broken("found arrays of other lengths");
   const int32_t longest = seq_lens_.empty() ? 0 : *std::ranges::max_element(seq_lens_);
   SLUICE_TRY_VOID(check_step(longest));
+  SLUICE_TRY_VOID(check_device_step());
   for (size_t group = 0; group < num_groups; ++group) {
+    if (!recorded_.empty()) spread_table(group);
     slot_mapping_views_[group] = slot_mapping_[group];
     block_table_views_[group] = block_tables_[group];
   }
@@ -221,12 +228,14 @@ Expected<void> RankFrameReader::read_layers(std::span<const std::byte> payload) 
            .replay_start_loc = replay_start_loc_,
            .num_drafts = num_drafts_,
            .num_replayed = replay_start_loc_.empty() ? 0 : replay_start_loc_.back(),
+           .pending_tokens = pending_tokens_,
            .slot_mapping = slot_mapping_views_,
            .block_tables = block_table_views_,
            .block_table_strides = block_table_strides_,
            .max_seq_len = longest};
   job_.batch = &step_;
   job_.copies = copies_;
+  if (!recorded_.empty()) job_.bucket = static_cast<size_t>(recorded_.front());
   return {};
 }
 
@@ -258,6 +267,38 @@ Expected<void> RankFrameReader::check_step(int32_t longest) {
     if (!all_within<int32_t>(ends, 0, blocks)) return broken("found a copy outside of the cache");
   }
   return {};
+}
+
+// A recorded step has room for its rows, each of which chooses a token.
+Expected<void> RankFrameReader::check_device_step() {
+  const size_t num_tokens = token_ids_.size();
+  for (const kernels::PendingToken& pending : pending_tokens_) {
+    if (pending.row < 0 || static_cast<size_t>(pending.row) >= num_tokens || pending.from < 0 ||
+        pending.from >= bounds_.num_chosen) {
+      return broken("found a token that no step before chose");
+    }
+  }
+  if (recorded_.empty()) return {};
+  const auto number = static_cast<size_t>(recorded_.front());  // huge if it is negative
+  const bool is_there = number < bounds_.recorded_rows.size() && num_tokens > 0 &&
+                        num_tokens <= static_cast<size_t>(bounds_.recorded_rows[number]) &&
+                        logits_indices_.size() == num_tokens;
+  if (!is_there) return broken("found no such recorded step");
+  return {};
+}
+
+// A recorded step reads each request's entries behind room for the longest one's, which are not
+// sent.
+void RankFrameReader::spread_table(size_t group) {
+  const auto used = static_cast<ptrdiff_t>(block_table_strides_[group]);
+  const auto stride = static_cast<ptrdiff_t>(bounds_.rank.batch.tables[group].max_entries);
+  std::vector<int32_t>& table = block_tables_[group];
+  table.resize(seq_lens_.size() * static_cast<size_t>(stride));
+  for (auto i = static_cast<ptrdiff_t>(seq_lens_.size()) - 1; i > 0; --i) {
+    const auto row = table.begin() + i * used;
+    std::copy_backward(row, row + used, table.begin() + i * stride + used);
+  }
+  block_table_strides_[group] = static_cast<int32_t>(stride);
 }
 
 // Whether each request's drafts and replayed rows fit its own rows and the bound of the state

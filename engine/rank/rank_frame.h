@@ -30,9 +30,8 @@ class RankFrameWriter {
  public:
   explicit RankFrameWriter(const InputBatch::Bounds& batch);
 
-  // Returns header and payload of the next job, valid until the next call. The job has no pending
-  // tokens, no rows after unjudged drafts and no recorded step: on a CPU the host resolves them
-  // before a step runs.
+  // Returns header and payload of the next job, valid until the next call. The job has no rows
+  // after unjudged drafts, which only a single rank places.
   std::span<const std::byte> write(const RankJob& job);
 
  private:
@@ -54,6 +53,10 @@ class RankFrameReader {
     ModelRank::Bounds rank;
     int32_t vocab_size = 0;
     std::vector<KvGroupSpec> groups;  // with num_blocks
+    // Rows of each recorded step, and tokens of a step that the next one may still wait for. There
+    // are none on a CPU, where the host has them before a step runs.
+    std::vector<int32_t> recorded_rows = {};
+    int32_t num_chosen = 0;
     // Rows may be of a step before the last one, of which rank 0 has the states from another stage.
     bool takes_earlier_rows = false;
   };
@@ -72,6 +75,8 @@ class RankFrameReader {
  private:
   Expected<void> read_layers(std::span<const std::byte> payload);
   Expected<void> check_step(int32_t longest);
+  Expected<void> check_device_step();
+  void spread_table(size_t group);
   [[nodiscard]] bool are_drafts_valid() const;
   [[nodiscard]] bool are_blocks_valid(size_t group) const;
   [[nodiscard]] int64_t max_copies() const;
@@ -89,6 +94,8 @@ class RankFrameReader {
   std::vector<int32_t> logits_indices_;
   std::vector<int32_t> replay_start_loc_;
   std::vector<int32_t> num_drafts_;
+  std::vector<kernels::PendingToken> pending_tokens_;
+  std::vector<int32_t> recorded_;  // the step to replay, if any
   std::vector<std::vector<int64_t>> slot_mapping_;
   std::vector<std::vector<int32_t>> block_tables_;
   std::vector<std::span<const int64_t>> slot_mapping_views_;

@@ -389,11 +389,10 @@ Expected<void> ModelRunner::add_sampling(const Config& config) {
 }
 
 void ModelRunner::execute(std::span<const KvBlockCopy> copies, const InputBatch& batch) {
-  ForwardBatch step = batch.view();
+  const ForwardBatch step = batch.view();
   const std::optional<size_t> bucket =
       buckets_ && batch.prompt_rows().empty() ? buckets_->find(step) : std::nullopt;
   has_logits_ = bucket.has_value() || step.logits_indices.empty();
-  if (bucket) step = buckets_->pad(step, *bucket);
   run({.batch = &step,
        .copies = copies,
        .bucket = bucket,

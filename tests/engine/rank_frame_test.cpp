@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 
 #include <cstring>
+#include <optional>
 #include <utility>
 #include <vector>
 
@@ -71,6 +72,13 @@ class RankFrames : public ::testing::Test {
     return reader.read(header, frame.subspan(sizeof(header)));
   }
 
+  // The entries that a token of the request has; the rest is not sent.
+  static std::vector<int32_t> entries_of(const ForwardBatch& step, size_t group, size_t request) {
+    const auto used = static_cast<size_t>((step.seq_lens[request] + 7) / 8);
+    const auto stride = static_cast<size_t>(step.block_table_strides[group]);
+    return list(step.block_tables[group].subspan(request * stride, used));
+  }
+
   InputBatch batch_{bounds().rank.batch};
   ForwardBatch step_;
   std::vector<KvBlockCopy> copies_ = {{.group = 1, .from = BlockId{3}, .to = BlockId{29}}};
@@ -95,14 +103,8 @@ TEST_F(RankFrames, AStepIsReadAsItWasWritten) {
   EXPECT_EQ(list((*job)->copies), copies_);
   for (size_t group = 0; group < kGroups.size(); ++group) {
     EXPECT_EQ(list(step.slot_mapping[group]), list(step_.slot_mapping[group]));
-    // Only entries that a token of the request has; the rest is not sent.
     for (size_t i = 0; i < step.seq_lens.size(); ++i) {
-      const auto used = static_cast<size_t>((step.seq_lens[i] + 7) / 8);
-      const auto row = [&](const ForwardBatch& of) {
-        const auto stride = static_cast<size_t>(of.block_table_strides[group]);
-        return list(of.block_tables[group].subspan(i * stride, used));
-      };
-      EXPECT_EQ(row(step), row(step_)) << group;
+      EXPECT_EQ(entries_of(step, group, i), entries_of(step_, group, i));
     }
   }
 }
@@ -196,6 +198,52 @@ TEST_F(RankFrames, ValuesOutsideOfTheBoundsAreRefused) {
   table[4] = 30;
   const std::vector<std::span<const int32_t>> tables = {step_.block_tables[0], table};
   EXPECT_TRUE(refused([&] { step_.block_tables = tables; }));
+  const std::vector<kernels::PendingToken> pending = {{.row = 1, .from = 0}};
+  EXPECT_TRUE(refused([&] { step_.pending_tokens = pending; }));  // on a CPU
+}
+
+// Each row of such a step chooses a token, and some wait for one of the step before.
+TEST_F(RankFrames, AStepOnDevicesIsReadAsItWasWritten) {
+  RankFrameReader::Bounds devices = bounds();
+  devices.recorded_rows = {2, 6, 8};
+  devices.num_chosen = 3;
+  const std::vector<int32_t> all = {0, 1, 2, 3, 4, 5};
+  step_.logits_indices = all;
+  devices.rank.batch.max_rows = 6;
+  const auto read_with = [&](kernels::PendingToken pending, std::optional<size_t> bucket) {
+    const std::vector<kernels::PendingToken> list_of = {{.row = 0, .from = 2}, pending};
+    step_.pending_tokens = list_of;
+    RankFrameWriter writer(bounds().rank.batch);
+    RankFrameReader reader(devices);
+    const auto job = read(reader, list(writer.write({.batch = &step_, .bucket = bucket})));
+    if (!job) return false;
+    EXPECT_EQ((*job)->bucket, bucket);
+    const auto found = (*job)->batch->pending_tokens;
+    EXPECT_EQ(found.size(), 2U);
+    EXPECT_EQ(found.back().row, pending.row);
+    EXPECT_EQ(found.back().from, pending.from);
+    const ForwardBatch& step = *(*job)->batch;
+    // A recorded step reads tables where they were when it was recorded.
+    const bool has_strides = list(step.block_table_strides) == list(step_.block_table_strides);
+    EXPECT_TRUE(has_strides || !bucket);
+    for (size_t group = 0; group < kGroups.size(); ++group) {
+      for (size_t i = 0; i < step.seq_lens.size(); ++i) {
+        EXPECT_EQ(entries_of(step, group, i), entries_of(step_, group, i));
+      }
+    }
+    return true;
+  };
+  EXPECT_TRUE(read_with({.row = 5, .from = 0}, std::nullopt));
+  EXPECT_TRUE(read_with({.row = 5, .from = 0}, 1));
+  EXPECT_TRUE(read_with({.row = 5, .from = 0}, 2));
+  EXPECT_FALSE(read_with({.row = 5, .from = 0}, 0));  // more rows than it has
+  EXPECT_FALSE(read_with({.row = 5, .from = 0}, 3));
+  EXPECT_FALSE(read_with({.row = 6, .from = 0}, 1));
+  EXPECT_FALSE(read_with({.row = -1, .from = 0}, 1));
+  EXPECT_FALSE(read_with({.row = 5, .from = 3}, 1));
+  EXPECT_FALSE(read_with({.row = 5, .from = -1}, 1));
+  step_.logits_indices = step_.logits_indices.first(5);
+  EXPECT_FALSE(read_with({.row = 5, .from = 0}, 1));  // a row chooses nothing
 }
 
 }  // namespace

@@ -34,6 +34,8 @@ RankFrameReader::Bounds bounds() {
   made.rank.max_model_len = 72;
   made.vocab_size = 100;
   made.groups = kGroups;
+  made.recorded_rows = {1, 2};
+  made.num_chosen = 3;
   return made;
 }
 
@@ -41,6 +43,10 @@ void check_step(const sluice::ForwardBatch& step) {
   CHECK_EQ(step.positions.size(), step.token_ids.size());
   CHECK_EQ(step.query_start_loc.size(), step.seq_lens.size() + 1);
   for (const auto token : step.token_ids) CHECK(token >= 0 && token < 100);
+  for (const sluice::kernels::PendingToken& pending : step.pending_tokens) {
+    CHECK(pending.from >= 0 && pending.from < 3);
+    CHECK_LT(static_cast<size_t>(pending.row), step.token_ids.size());
+  }
   for (const auto row : step.logits_indices)
     CHECK_LT(static_cast<size_t>(row), step.token_ids.size());
   for (size_t group = 0; group < kGroups.size(); ++group) {
@@ -82,6 +88,10 @@ int rank_frame_input(const uint8_t* data, size_t size) {
     CHECK(is_right || !job);
     if (!job) return 0;
     if ((*job)->batch != nullptr) check_step(*(*job)->batch);
+    if ((*job)->bucket) {
+      CHECK_LT(*(*job)->bucket, size_t{2});
+      CHECK_LE((*job)->batch->token_ids.size(), *(*job)->bucket + 1);
+    }
   }
   return 0;
 }
