@@ -32,6 +32,13 @@ void side_by_side(int32_t num_ranks, const Body& body) {
   for (std::thread& thread : threads) thread.join();
 }
 
+// All nodes then have these words, unless the error only follows from another reason, which this
+// node names, too.
+tl::unexpected<Error> fail_with(RankGroup& group, const Error& error) {
+  group.fail(error.message);
+  return make_error(error.code, group.why(), error.param);
+}
+
 // Whether this process has one stage of several, or a rank of it.
 bool has_stage_alone(const Config& config) { return num_node_stages(config) > 1; }
 
@@ -59,11 +66,10 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
   if (config.nnodes > 1) {
     SLUICE_TRY(runner->group_, lead_nodes(config, planned.model.plan));
   }
-  if (const Expected<void> ready = runner->start(planned, connect, config, groups); !ready) {
-    runner->fail_group(ready.error().message);
-    return tl::unexpected(ready.error());
-  }
-  return runner;
+  const Expected<void> ready = runner->start(planned, connect, config, groups);
+  if (ready) return runner;
+  if (!runner->group_) return tl::unexpected(ready.error());
+  return fail_with(*runner->group_, ready.error());
 }
 
 Expected<void> ModelRunner::start(PlannedDevices& planned,
@@ -126,8 +132,7 @@ Expected<void> ModelRunner::follow(const Config& asked) {
   tell_node_stage(NodeStage::kLoading);
   ModelRunner self;
   if (const Expected<void> ready = self.start_following(joined); !ready) {
-    joined.group->fail(ready.error().message);  // node 0 then has these words, too
-    return ready;
+    return fail_with(*joined.group, ready.error());
   }
   self.device().enter();
   tell_node_stage(NodeStage::kReady);
