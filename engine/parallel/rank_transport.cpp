@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/core/log.h"
+#include "engine/parallel/group_values.h"
 #include "engine/parallel/rank_group.h"
 #include "engine/parallel/shared_ranks.h"
 #include "engine/parallel/stage_ranks.h"
@@ -21,32 +22,10 @@ constexpr std::chrono::seconds kHandOver{5};
 // What a rank says of a ticket, then of the segment, and the first one of all.
 enum class Answer : uint32_t { kNo, kYes };
 
-tl::unexpected<Error> failed(const RankGroup& group) {
-  return make_error(ErrorCode::kUnavailable, group.why());
-}
-
-template <typename Value>
-Expected<void> send_value(RankGroup& group, int32_t rank, const Value& value) {
-  if (group.send(rank, std::as_bytes(std::span(&value, 1)))) return {};
-  return failed(group);
-}
-
-template <typename Value>
-Expected<Value> receive_value(RankGroup& group,
-                              int32_t rank,
-                              std::chrono::seconds within = RankGroup::kExchange) {
-  Value value{};
-  if (group.receive(rank, std::as_writable_bytes(std::span(&value, 1)), within)) return value;
-  return failed(group);
-}
-
-// Waits while ranks load: the connection for life bounds it.
-constexpr std::chrono::hours kLoading{24};
-
 // The first of a team: whether that rank has mapped the segment.
 Expected<bool> offer(RankGroup& group, int32_t rank, SharedSegment& segment) {
   SLUICE_TRY_VOID(send_value(group, rank, segment.ticket()));
-  SLUICE_TRY(const Answer comes, receive_value<Answer>(group, rank, kLoading));
+  SLUICE_TRY(const Answer comes, receive_value<Answer>(group, rank, kWhileLoading));
   if (comes != Answer::kYes) return false;
   const Expected<void> given = segment.hand_over(std::chrono::steady_clock::now() + kHandOver);
   SLUICE_TRY(const Answer has_it, receive_value<Answer>(group, rank));
@@ -81,7 +60,7 @@ Expected<Segment> share_memory(RankGroup& group,
 
 // Another one: takes the segment that the first offers; null if not all have it.
 Expected<Segment> take_memory(RankGroup& group, int32_t first, size_t bytes) {
-  SLUICE_TRY(const auto ticket, receive_value<SharedSegment::Ticket>(group, first, kLoading));
+  SLUICE_TRY(const auto ticket, receive_value<SharedSegment::Ticket>(group, first, kWhileLoading));
   Segment segment;
   if (ticket.bytes != 0) {
     Expected<std::unique_ptr<GroupSocket>> door = make_error(ErrorCode::kDataLoss, "its size");
@@ -94,7 +73,7 @@ Expected<Segment> take_memory(RankGroup& group, int32_t first, size_t bytes) {
       SLUICE_TRY_VOID(send_value(group, first, segment ? Answer::kYes : Answer::kNo));
     }
   }
-  SLUICE_TRY(const Answer all, receive_value<Answer>(group, first, kLoading));
+  SLUICE_TRY(const Answer all, receive_value<Answer>(group, first, kWhileLoading));
   return all == Answer::kYes ? std::move(segment) : nullptr;
 }
 
