@@ -19,6 +19,7 @@ Expected<NcclLibrary> NcclLibrary::open(const std::string& name) {
     if (found == nullptr) missing = symbol;
     function = reinterpret_cast<std::remove_reference_t<decltype(function)>>(found);
   };
+  find(library.get_version, "ncclGetVersion");
   find(library.error_string, "ncclGetErrorString");
   find(library.last_error, "ncclGetLastError");
   find(library.comm_init_all, "ncclCommInitAll");

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // NCCL, opened by name at run time if there is one: the functions that this program calls. They
-// make the communicators of ranks (engine/parallel/nccl.h) and of pairs of workers
-// (kvcache/transport/transport_nccl_link.h).
+// make the communicators of ranks of one process (engine/parallel/nccl.h) or of several
+// (engine/parallel/nccl_node.h), and of pairs of workers (kvcache/transport/transport_nccl_link.h).
 #pragma once
 
 #include <array>
@@ -44,6 +44,7 @@ struct NcclLibrary {
   // threads may still be in its callbacks when the last communicator is gone.
   static Expected<NcclLibrary> open(const std::string& name);
 
+  NcclResult (*get_version)(int* version) = nullptr;  // 23007 is 2.30.7
   const char* (*error_string)(NcclResult result) = nullptr;
   const char* (*last_error)(NcclComm comm) = nullptr;
   // Makes the communicators of all ranks in one call: NCCL gives up on the others where one fails.

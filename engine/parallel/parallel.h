@@ -12,6 +12,7 @@
 #include <memory>
 #include <optional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "engine/core/status.h"
@@ -71,6 +72,7 @@ struct DeviceRank {
   // Device memory that receives all ranks' parts in order; equally large on every rank.
   std::span<std::byte> received;
   CUstream_st* stream = nullptr;  // the device's stream
+  std::string name = {};          // "cuda:NVIDIA H200"
 };
 
 // Connects all ranks of a group, in order, on one thread: returns one communicator per rank, or an
@@ -79,6 +81,15 @@ struct DeviceRank {
 // later work on the stream before the next call may read them. It may be recorded.
 using ConnectRanks = std::function<Expected<std::vector<std::unique_ptr<Communicator>>>(
     std::span<const DeviceRank> ranks)>;
+
+class RankGroup;
+
+// Connects the one rank that this process has, on a device, with those of the group's other
+// processes, of which every one calls it on a thread whose current device is the rank's; likewise
+// its all_gather(), which returns without the other ranks' calls. kUnavailable: the group has
+// failed, or fails with the error. The group must outlive the result.
+using ConnectNode = std::function<Expected<std::unique_ptr<Communicator>>(
+    RankGroup& group, const DeviceRank& own)>;
 
 // What ranks in processes exchange at most; all but `part_bytes` are equal on all.
 struct ExchangeSizes {
@@ -97,6 +108,8 @@ struct RankGroups {
   // Returns `size` communicators, in order.
   std::function<std::vector<std::unique_ptr<Communicator>>(int32_t size)> on_cpu;
   std::function<Expected<ConnectRanks>()> on_devices;
+  // Where each process has one rank, on a device.
+  std::function<Expected<ConnectNode>()> on_nodes = {};
   // Returns what rank 0 uses instead of its end of the ranks of its stage in other processes, or of
   // the other stages; null: that itself.
   std::function<std::unique_ptr<Communicator>(std::unique_ptr<Communicator>)> around_nodes = {};

@@ -338,14 +338,21 @@ bool RankGroup::receive(int32_t rank, std::span<std::byte> bytes, seconds within
   return got.has_value();
 }
 
+// Where the peer had a reason, the other connection has it.
 void RankGroup::lose(const Member& member, const Error& error) {
-  // Where the peer had a reason, the other connection has it.
+  const std::string why = member.name + ": " + error.message;
+  error.code == ErrorCode::kUnavailable ? fail_unless_told(why) : fail(why);
+}
+
+void RankGroup::fail_unless_told(const std::string& why) {
   const auto end = Clock::now() + kReason;
-  while (error.code == ErrorCode::kUnavailable && Clock::now() < end) {
-    if (is_over()) return;
-    poll(nullptr, 0, 5);
-  }
-  fail(member.name + ": " + error.message);
+  while (!is_over() && Clock::now() < end) poll(nullptr, 0, 5);
+  fail(why);
+}
+
+bool RankGroup::has_sent(int32_t rank) {
+  pollfd item = {.fd = member(rank).data->descriptor(), .events = POLLIN, .revents = 0};
+  return poll(&item, 1, 0) > 0;
 }
 
 bool RankGroup::receive_next(std::span<std::byte> bytes) {

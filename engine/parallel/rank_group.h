@@ -102,6 +102,10 @@ class RankGroup {
   bool receive(int32_t rank, std::span<std::byte> bytes, std::chrono::seconds within = kExchange);
   // Works like receive() without a bound.
   bool receive_next(std::span<std::byte> bytes);
+  // Whether bytes of that rank, or the end of its connection, are there to receive.
+  [[nodiscard]] bool has_sent(int32_t rank);
+  // Returns "rank 1 at 10.0.0.2:40112".
+  [[nodiscard]] const std::string& name(int32_t rank) { return member(rank).name; }
   // Rows between stages, on the connection for them: one thread for sending to a rank, one for
   // receiving from it. next_rows() is for their header; both ways of receiving are false also after
   // close_rows().
@@ -124,6 +128,8 @@ class RankGroup {
 
   // Any thread. The first reason stays; the log and the other ranks have it.
   void fail(const std::string& why);
+  // Likewise, if no other rank has said a reason within 3 s, of which this is the effect.
+  void fail_unless_told(const std::string& why);
 
   // Fails because a rank's part of an exchange is not what it sent.
   void fail_changed(int32_t rank, uint64_t exchange);

@@ -192,6 +192,11 @@ void give_back(Comm* comm) {
 
 extern "C" {
 
+int ncclGetVersion(int* version) {
+  *version = 23007;
+  return kSuccess;
+}
+
 const char* ncclGetErrorString(int result) {
   return result == kInvalidArgument ? "invalid argument" : "remote process exited";
 }
