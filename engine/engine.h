@@ -125,6 +125,12 @@ class Engine {
 // thread, for the engine of node 0, until that ends. kUnavailable: a node is lost, the message says
 // which and why.
 [[nodiscard]] Expected<void> run_follower_node(const Config& config);
+// Likewise with other groups than the default ones.
+[[nodiscard]] Expected<void> run_follower_node(const Config& config, const RankGroups& groups);
+
+// Must be called by the programs of nodes (--nnodes) before they have threads: sets what libraries
+// read from the environment, unless the user has.
+void prepare_node_process(const Config& config);
 
 // Must be called first by programs that create engines: an engine runs its own program again for
 // work that may have to be killed, such as compiling a grammar. Returns the exit code in such a

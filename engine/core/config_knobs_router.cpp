@@ -18,9 +18,9 @@ std::vector<Knob> make_node_knobs() {
           "compute",
           "processes",
           {1, 8},
-          "Processes, on one or several machines, that share the model, on the CPU: "
-          "pipeline-parallel-size times tensor-parallel-size, or as many as stages, whose ranks are "
-          "then threads. The same command runs on each, with another node-rank."),
+          "Processes, on one or several machines, that share the model: pipeline-parallel-size times "
+          "tensor-parallel-size, or as many as stages, whose ranks are then threads; with a GPU each, "
+          "tensor-parallel-size. The same command runs on each, with another node-rank."),
       integer<&Config::pipeline_parallel_size>(
           "pipeline-parallel-size",
           "compute",
@@ -43,7 +43,8 @@ std::vector<Knob> make_node_knobs() {
                                             "compute",
                                             "seconds",
                                             {1, 86400},
-                                            "Time in which all nodes must have met; loading is bounded by their lives alone."),
+                                            "Time in which all nodes must have met, and NCCL then have connected "
+                                            "GPUs; loading is bounded by their lives alone."),
   };
 }
 
@@ -90,7 +91,7 @@ std::vector<Knob> make_worker_knobs() {
           "auto|cuda_ipc|nccl|shm|tcp",
           "How KV travels; auto: TCP, but cuda_ipc between GPUs of one machine; nccl: between GPUs. "
           "Other than auto, both workers need the same. Between nnodes, how parts of results do: "
-          "auto is shm where all share memory, else TCP."),
+          "auto is shm where all share memory, else TCP; nccl with a GPU each."),
       bytes<&Config::kv_transfer_buffer>("kv-transfer-buffer",
                                          "server",
                                          {int64_t{1} << 20, int64_t{64} << 30},

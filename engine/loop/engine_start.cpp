@@ -2,6 +2,7 @@
 // Start and stop of an engine: its thread, which loads the model.
 #include <malloc.h>
 
+#include <chrono>
 #include <exception>
 #include <future>
 #include <string>
@@ -15,6 +16,7 @@
 #include "engine/loop/grammar_vocabulary.h"
 #include "engine/loop/local_engine.h"
 #include "engine/parallel/nccl.h"
+#include "engine/parallel/nccl_node.h"
 #include "engine/parallel/parallel.h"
 #include "engine/plan/fingerprint.h"
 #include "engine/plan/model_plan.h"
@@ -48,6 +50,14 @@ int32_t narrowest_window(const ModelConfig& model) {
     if (layer.window > 0 && (narrowest == 0 || layer.window < narrowest)) narrowest = layer.window;
   }
   return narrowest;
+}
+
+RankGroups default_groups(const Config& config) {
+  return {.on_cpu = make_local_ranks,
+          .on_devices = [] { return open_nccl(); },
+          .on_nodes = [within = std::chrono::seconds(config.rank_init_timeout_s)] {
+            return open_nccl_node({.within = within});
+          }};
 }
 
 // Whether there are tiers below the prefix cache.
@@ -284,7 +294,17 @@ void LocalEngine::stop() {
   thread_.join();
 }
 
-Expected<void> run_follower_node(const Config& config) { return ModelRunner::follow(config); }
+Expected<void> run_follower_node(const Config& config) {
+  return run_follower_node(config, default_groups(config));
+}
+
+Expected<void> run_follower_node(const Config& config, const RankGroups& groups) {
+  return ModelRunner::follow(config, groups);
+}
+
+void prepare_node_process(const Config& config) {
+  if (config.nnodes > 1) prepare_nccl_environment();
+}
 
 std::optional<int> run_helper_process(int argc, const char* const* argv) {
   if (!is_compile_worker(argc, argv)) return std::nullopt;
@@ -297,8 +317,7 @@ Expected<std::unique_ptr<Engine>> create_engine(const Config& config) {
 
 Expected<std::unique_ptr<Engine>> create_worker_engine(const Config& config,
                                                        const OpenKvPeers& open_peers) {
-  return LocalEngine::create(
-      config, {.on_cpu = make_local_ranks, .on_devices = [] { return open_nccl(); }}, open_peers);
+  return LocalEngine::create(config, default_groups(config), open_peers);
 }
 
 Expected<std::unique_ptr<Engine>> create_engine(const Config& config, const RankGroups& groups) {

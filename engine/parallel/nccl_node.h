@@ -32,11 +32,11 @@ void prepare_nccl_environment();
 // NCCL notices no peer that is gone: the group does, and a thread of each rank then aborts what is
 // on its stream; an error that NCCL's own threads find, polled ten times a second, fails the group.
 // all_gather() returns when the call is on the stream, and waits for that for at most
-// RankGroup::kExchange; the GPU may use the memory of a gather that is given up until the destructor
-// returns, which waits for the abort: recorded work must be destroyed before it. If that takes longer
-// than `abort_within`, the process exits with 1.
-// Nothing ends the group because of a GPU that stalls while its process lives: node 0's step then
-// takes too long, and its /health fails (--unhealthy-after-s).
+// RankGroup::kExchange. Until the destructor returns, the GPU may use the memory of gathers that
+// were given up: it waits for the abort, which in turn waits until recorded work is destroyed, and
+// ends the process with 1 if that takes longer than `abort_within`. Nothing ends the group because
+// of a GPU that stalls while its process lives: node 0's step then takes too long, and its /health
+// fails (--unhealthy-after-s).
 Expected<ConnectNode> open_nccl_node(const NcclNodeOptions& options);
 
 }  // namespace sluice

@@ -430,7 +430,7 @@ Expected<MemoryPlan> plan_memory(const Config& config,
                                  const std::vector<LayerGroup>& layouts,
                                  const FixedMemory& fixed) {
   MemoryPlan plan = begin_plan(fixed);
-  const int64_t reserve = kDeviceReserve + (fixed.num_devices > 1 ? kRankReserve : 0) +
+  const int64_t reserve = kDeviceReserve + (fixed.has_nccl ? kRankReserve : 0) +
                           (fixed.num_recorded_steps * model.num_layers +
                            (fixed.draft ? fixed.draft->num_recorded_layers : 0)) *
                               kRecordedLayerReserve;

@@ -84,7 +84,8 @@ struct FixedMemory {
   // Free bytes of the device that holds the rest, if it has memory of its own; with several
   // devices, the least of them.
   std::optional<int64_t> device_free_bytes = {};
-  int32_t num_devices = 1;
+  int32_t num_devices = 1;  // of this process
+  bool has_nccl = false;    // which connects them, or those of other processes
   int64_t num_recorded_steps = 0;  // on the device
   int64_t host_bytes = 0;
   std::optional<DraftMemory> draft = {};

@@ -129,7 +129,7 @@ Expected<std::unique_ptr<kernels::Device>> make_device(const Config& config,
     return kernels::Device::create(
         {.type = type,
          .isa = config.isa,
-         .threads = rank == 0 ? config.threads : 1,
+         .threads = rank == 0 && config.node_rank == 0 ? config.threads : 1,
          .number = rank,
          .placement = rank == 0 ? placement : placement.share(rank, ranks)});
   }
@@ -202,8 +202,11 @@ int64_t proposer_bytes(const Config& config, int32_t max_length) {
 }
 
 // Bytes in which a process receives the parts of ranks in others.
-int64_t exchange_bytes(const Config& config, const ExchangeSizes& sizes) {
-  return config.nnodes == 1 ? 0 : rank_transport_bytes(config.node_rank, config.nnodes, sizes);
+int64_t exchange_bytes(const Config& config,
+                       const PlanTarget& target,
+                       const ExchangeSizes& sizes) {
+  if (config.nnodes == 1 || target.device != DeviceType::kCpu) return 0;
+  return rank_transport_bytes(config.node_rank, config.nnodes, sizes);
 }
 
 FixedMemory fixed_memory(const Config& config,
@@ -220,7 +223,8 @@ FixedMemory fixed_memory(const Config& config,
   FixedMemory fixed = {.file_bytes = planned.checkpoint->file_bytes(),
                        .weight_bytes = ranks.weight_bytes,
                        .rope_bytes_per_token = size * planned.model.rope_bytes(1),
-                       .arena_bytes = ranks.arena_bytes + exchange_bytes(config, ranks.exchange),
+                       .arena_bytes =
+                           ranks.arena_bytes + exchange_bytes(config, target, ranks.exchange),
                        .logits_bytes = chooses ? logits_bytes + sampler_bytes : 0,
                        .proposer_bytes = proposer_bytes(config, planned.bounds.max_seq_len),
                        .host_free_bytes = available_memory_bytes()};
@@ -234,11 +238,13 @@ FixedMemory fixed_memory(const Config& config,
       .largest = planned.largest};
   const DeviceSampling::Bounds sampling = sampling_bounds_of(config, vocab);
   fixed.rope_bytes_per_token = planned.model.rope_bytes(1);
-  fixed.arena_bytes += ModelRank::device_bytes(bounds, ranks.exchange.part_bytes, size) +
+  const int32_t num_ranks = config.tensor_parallel_size;
+  fixed.arena_bytes += ModelRank::device_bytes(bounds, ranks.exchange.part_bytes, num_ranks) +
                        DeviceSampling::device_bytes(sampling);
   fixed.logits_bytes = logits_bytes;
   fixed.device_free_bytes = target.free_bytes;
   fixed.num_devices = size;
+  fixed.has_nccl = num_ranks > 1;
   fixed.num_recorded_steps = static_cast<int64_t>(
       DecodeBuckets::sizes_of(config, most_recorded_rows(planned.bounds)).size());
   fixed.host_bytes = host_rows_bytes(planned.model, max_chosen_rows(config)) + sampler_bytes +
@@ -285,15 +291,17 @@ Expected<void> check_counts(const Config& config) {
 Expected<void> check_nodes(const Config& config, const PlanTarget& target) {
   SLUICE_TRY_VOID(check_counts(config));
   if (config.nnodes == 1) return {};
-  const auto refuse = [](const char* knob, const char* why) {
+  const auto refuse = [](const std::string& knob, const char* why, const char* param = nullptr) {
     return make_error(ErrorCode::kUnsupported,
-                      "--nnodes: found more than 1 with --" + std::string(knob) + ": " + why,
-                      knob);
+                      "--nnodes: found more than 1 with --" + knob + ": " + why,
+                      param == nullptr ? knob : param);
   };
-  if (target.device != DeviceType::kCpu) {
-    return refuse("device", "ranks on GPUs share a process");
+  const std::string& transport = config.kv_transport;
+  if (target.device != DeviceType::kCpu && transport != "auto" && transport != "nccl") {
+    // The device lacks it: --device auto then takes the CPU.
+    return refuse("kv-transport", "ranks on GPUs take auto or nccl", "device");
   }
-  if (config.kv_transport == "cuda_ipc" || config.kv_transport == "nccl") {
+  if (target.device == DeviceType::kCpu && (transport == "cuda_ipc" || transport == "nccl")) {
     return refuse("kv-transport", "ranks on CPUs take auto, shm or tcp");
   }
   if (!config.kv_listen.empty()) {

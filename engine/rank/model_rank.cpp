@@ -172,10 +172,7 @@ Expected<void> ModelRank::for_buckets(const std::vector<int32_t>& sizes, const B
     step_ = device_batch_->upload(buckets.pad(empty.view(), i));
     step_.max_seq_len = bounds_.max_model_len;
     device_.memory().wait();
-    if (Expected<void> done = body(); !done) {
-      if (communicator_ != nullptr) communicator_->fail();  // the other ranks wait for this one
-      return done;
-    }
+    SLUICE_TRY_VOID(body());
   }
   device_.memory().wait();
   if (has_failed()) {

@@ -106,7 +106,15 @@ class ModelRank {
 
   // Describes this rank for a rank group, as device `number`.
   [[nodiscard]] DeviceRank device_rank(int32_t number) const {
-    return {.device = number, .received = received_.span(), .stream = exec_.stream};
+    return {.device = number,
+            .received = received_.span(),
+            .stream = exec_.stream,
+            .name = device_.name()};
+  }
+
+  // Ends the exchanges of all ranks, if there are others, which wait for what this one cannot do.
+  void fail_exchanges() {
+    if (communicator_ != nullptr) communicator_->fail();
   }
 
   // Sets where rank 0's device memory holds the tokens chosen in the previous step; other ranks

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The ranks above 0 of a shared model as other processes: rank 0 sends each job as a frame
 // (rank_frame.h), and they run it while it does. What they compute comes back as parts of exchanges
-// (stream_ranks.h) alone.
+// (stream_ranks.h, nccl_node.h) alone.
 #pragma once
 
 #include <cstdint>

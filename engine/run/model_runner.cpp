@@ -50,12 +50,12 @@ Expected<std::unique_ptr<ModelRunner>> ModelRunner::create(const Config& config,
   ConnectRanks connect = [&groups](std::span<const DeviceRank> ranks) {
     return groups.on_cpu(static_cast<int32_t>(ranks.size()));
   };
-  if (planned.model.plan.on_device && planned.devices.size() > 1) {
-    Expected<ConnectRanks> found = groups.on_devices();
-    if (!found && config.device == "cuda") return tl::unexpected(std::move(found).error());
-    if (found) {
-      connect = std::move(*found);
-    } else {
+  if (planned.model.plan.on_device && config.tensor_parallel_size > 1) {
+    const Expected<void> found = config.nnodes > 1
+                                     ? groups.on_nodes().map([](const ConnectNode&) {})
+                                     : groups.on_devices().map([&](auto made) { connect = made; });
+    if (!found && config.device == "cuda") return tl::unexpected(found.error());
+    if (!found) {
       log_event(LogLevel::kWarning, "cpu_chosen", "reason", found.error().message);
       Config on_cpu = config;
       on_cpu.device = "cpu";
@@ -85,7 +85,7 @@ Expected<void> ModelRunner::start(PlannedDevices& planned,
     CHECK(steps_in_flight_ >= 1);
     CHECK_LE(steps_in_flight_, most_steps_in_flight(num_stages));
   }
-  if (!device().memory().is_host()) SLUICE_TRY_VOID(record_steps(config));
+  if (!device().memory().is_host()) SLUICE_TRY_VOID(record_steps(config, group_.get()));
   SLUICE_TRY_VOID(add_sampling(config));
   back_first();
   add_links(group_.get(), config);
@@ -127,25 +127,30 @@ void ModelRunner::back_first() {
   }
 }
 
-Expected<void> ModelRunner::follow(const Config& asked) {
+Expected<void> ModelRunner::follow(const Config& asked, const RankGroups& groups) {
   SLUICE_TRY(JoinedNodes joined, join_nodes_of(asked));
   tell_node_stage(NodeStage::kLoading);
   ModelRunner self;
-  if (const Expected<void> ready = self.start_following(joined); !ready) {
+  if (const Expected<void> ready = self.start_following(joined, groups); !ready) {
     return fail_with(*joined.group, ready.error());
   }
   self.device().enter();
   tell_node_stage(NodeStage::kReady);
+  RankFrameReader::Bounds bounds = {
+      .rank = self.bounds_,
+      .vocab_size = self.model().vocab_size,
+      .groups = self.plan_.kv_groups,
+      .takes_earlier_rows = has_stage_alone(joined.config) && self.model().stage.is_first()};
+  if (self.buckets_) {
+    bounds.recorded_rows.assign(self.buckets_->sizes().begin(), self.buckets_->sizes().end());
+    bounds.num_chosen = self.bounds_.step.max_logits;
+  }
   return follow_rank_0(*joined.group,
-                       RankFrameReader({.rank = self.bounds_,
-                                        .vocab_size = self.model().vocab_size,
-                                        .groups = self.plan_.kv_groups,
-                                        .takes_earlier_rows = has_stage_alone(joined.config) &&
-                                                              self.model().stage.is_first()}),
+                       RankFrameReader(std::move(bounds)),
                        [&self](const RankJob& job) { self.run(job); });
 }
 
-Expected<void> ModelRunner::start_following(const JoinedNodes& joined) {
+Expected<void> ModelRunner::start_following(const JoinedNodes& joined, const RankGroups& groups) {
   const Config& config = joined.config;
   SLUICE_TRY(PlannedDevices planned, plan_on_devices(config));
   SLUICE_TRY_VOID(joined.apply_blocks(planned.model.plan));
@@ -155,7 +160,8 @@ Expected<void> ModelRunner::start_following(const JoinedNodes& joined) {
     return make_local_ranks(static_cast<int32_t>(ranks.size()));
   };
   SLUICE_TRY_VOID(connect(threads, config));
-  SLUICE_TRY_VOID(connect_nodes(*joined.group, config, {}));
+  SLUICE_TRY_VOID(connect_nodes(*joined.group, config, groups));
+  if (plan_.on_device) SLUICE_TRY_VOID(record_steps(config, joined.group.get()));
   add_links(nullptr, config);
   return {};
 }
@@ -179,6 +185,13 @@ Expected<void> ModelRunner::connect_nodes(RankGroup& group,
                                           const Config& config,
                                           const RankGroups& groups) {
   ModelRank& rank = *ranks_.front();
+  if (plan_.on_device) {
+    SLUICE_TRY(const ConnectNode connect_node, groups.on_nodes());
+    rank.device().memory().enter();
+    SLUICE_TRY(auto communicator, connect_node(group, rank.device_rank(0)));
+    rank.connect(std::move(communicator));
+    return {};
+  }
   SLUICE_TRY(
       RankTransport made,
       connect_processes(
@@ -258,12 +271,12 @@ Expected<void> ModelRunner::make_ranks(const PlannedModel& planned, const Config
 Expected<void> ModelRunner::allocate_weights(PlannedModel& planned, const Config& config) {
   using Hashed = WeightStore::Hashed;
   if (plan_.on_device) {
-    for (int32_t rank = 0; rank < config.tensor_parallel_size; ++rank) {
+    for (size_t i = 0; i < devices_.size(); ++i) {
       weights_.push_back(
           std::make_unique<WeightStore>(*checkpoint_,
                                         DeviceType::kCuda,
                                         WeightStore::Kept::kShare,
-                                        rank == 0 ? Hashed::kTensors : Hashed::kShares));
+                                        i == 0 ? Hashed::kTensors : Hashed::kShares));
     }
     return {};
   }
@@ -355,13 +368,18 @@ Expected<void> ModelRunner::connect(const ConnectRanks& connect_ranks, const Con
   return connect_some(0, of_stage, ranks_.size(), &ModelRank::connect_stages);
 }
 
-Expected<void> ModelRunner::record_steps(const Config& config) {
+Expected<void> ModelRunner::record_steps(const Config& config, RankGroup* group) {
   const auto on_each = [&](const auto& body) -> Expected<void> {
     std::vector<Expected<void>> results(ranks_.size());
     side_by_side(static_cast<int32_t>(ranks_.size()), [&](int32_t i) {
       ModelRank& rank = *ranks_[static_cast<size_t>(i)];
       rank.device().memory().enter();
-      results[static_cast<size_t>(i)] = body(rank);
+      const Expected<void>& done = results[static_cast<size_t>(i)] = body(rank);
+      if (done) return;
+      if (group != nullptr) {
+        group->fail("rank " + std::to_string(group->rank()) + ": " + done.error().message);
+      }
+      rank.fail_exchanges();
     });
     // After one rank fails, the others only report that; its own error tells the reason.
     Expected<void> first = {};

@@ -46,7 +46,7 @@ class ModelRunner {
                                                        const RankGroups& groups);
   // Runs the ranks of a node above 0 until node 0 ends, in order or not (--nnodes). kUnavailable:
   // the group of nodes has failed.
-  static Expected<void> follow(const Config& config);
+  static Expected<void> follow(const Config& config, const RankGroups& groups);
   ~ModelRunner();
   ModelRunner(const ModelRunner&) = delete;
   ModelRunner& operator=(const ModelRunner&) = delete;
@@ -104,7 +104,7 @@ class ModelRunner {
   // Whether rows may be queued after drafts that the running step judges: the device then corrects
   // their positions. Needs a single rank.
   [[nodiscard]] bool places_rows() const {
-    return sampling_->chooses() && ranks_.size() == 1 &&
+    return sampling_->chooses() && model().share.size == 1 &&
            plan_.kv_groups.size() <= kernels::PlaceFollowingArgs::kMostGroups;
   }
 
@@ -155,7 +155,7 @@ class ModelRunner {
                        const ConnectRanks& connect_ranks,
                        const Config& config,
                        const RankGroups& groups);
-  Expected<void> start_following(const JoinedNodes& joined);
+  Expected<void> start_following(const JoinedNodes& joined, const RankGroups& groups);
   // Loads every rank's weights and allocates its buffers.
   Expected<void> load(PlannedDevices& planned, const Config& config);
   void back_first();
@@ -177,7 +177,7 @@ class ModelRunner {
   // Connects this process's rank, once all have loaded.
   Expected<void> connect_nodes(RankGroup& group, const Config& config, const RankGroups& groups);
   // Joint work of connected ranks before the first step.
-  Expected<void> record_steps(const Config& config);
+  Expected<void> record_steps(const Config& config, RankGroup* group);
   Expected<void> add_sampling(const Config& config);
 
   // Runs a job on every rank, or those of this process.

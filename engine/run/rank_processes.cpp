@@ -23,6 +23,9 @@ using nlohmann::json;
 // What a step's arrays and its bits depend on.
 constexpr std::array kEqualKnobs = {"activation-bits",
                                     "block-size",
+                                    "cuda-graph-sizes",
+                                    "device",
+                                    "enforce-eager",
                                     "kv-cache-dtype",
                                     "kv-transport",
                                     "load-format",
@@ -98,9 +101,10 @@ Expected<std::string> read_settings(const std::string& text, const Config& confi
 
 Expected<SharedPlan> read_shared_plan(const std::string& text) {
   const json found = json::parse(text, nullptr, false);
-  if (!found.is_object() || !found.contains("num_blocks") || !found.contains("max_model_len")) {
-    return unreadable("plan");
-  }
+  const bool has_all = found.is_object() && found.contains("num_blocks") &&
+                       found.contains("max_model_len") && found.contains("on_device") &&
+                       found["on_device"].is_boolean();
+  if (!has_all) return unreadable("plan");
   const json& length = found["max_model_len"];
   const json& blocks = found["num_blocks"];
   const auto is_count = [](const json& value) {
@@ -111,7 +115,8 @@ Expected<SharedPlan> read_shared_plan(const std::string& text) {
     return unreadable("plan");
   }
   return SharedPlan{.max_model_len = length.get<int64_t>(),
-                    .num_blocks = blocks.get<std::vector<int32_t>>()};
+                    .num_blocks = blocks.get<std::vector<int32_t>>(),
+                    .on_device = found["on_device"].get<bool>()};
 }
 
 Expected<LoadedModel> read_loaded_model(const std::string& text) {
@@ -195,7 +200,9 @@ Expected<std::unique_ptr<RankGroup>> lead_nodes(const Config& config, const Memo
   SLUICE_TRY(auto group, RankGroup::meet(group_options(config)));
   std::vector<int32_t> blocks;
   for (const KvGroupSpec& kv_group : plan.kv_groups) blocks.push_back(kv_group.num_blocks);
-  const json shared = {{"max_model_len", plan.max_model_len}, {"num_blocks", blocks}};
+  const json shared = {{"max_model_len", plan.max_model_len},
+                       {"num_blocks", blocks},
+                       {"on_device", plan.on_device}};
   SLUICE_TRY_VOID(send_settings(*group, config, shared.dump()));
   SLUICE_TRY_VOID(meet_in_stages(*group, num_node_stages(config)));
   return group;
@@ -234,6 +241,7 @@ Expected<JoinedNodes> join_nodes_of(const Config& config) {
   }
   SLUICE_TRY_VOID(meet_in_stages(*joined.group, num_node_stages(config)));
   joined.config.max_model_len = plan->max_model_len;
+  joined.config.device = plan->on_device ? "cuda" : "cpu";
   joined.num_blocks = std::move(plan->num_blocks);
   return joined;
 }

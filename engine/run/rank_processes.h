@@ -55,6 +55,7 @@ Expected<std::string> read_settings(const std::string& text, const Config& confi
 struct SharedPlan {
   int64_t max_model_len = 0;
   std::vector<int32_t> num_blocks;  // by KV group
+  bool on_device = false;           // GPUs, on all nodes
 };
 Expected<SharedPlan> read_shared_plan(const std::string& text);
 Expected<LoadedModel> read_loaded_model(const std::string& text);
@@ -63,7 +64,7 @@ Expected<RankGroup::Address> read_address(const std::string& text);
 // What another node knows after meeting node 0.
 struct JoinedNodes {
   std::unique_ptr<RankGroup> group;
-  Config config;                    // with node 0's context
+  Config config;                    // with node 0's context, and the kind of device that it took
   std::vector<int32_t> num_blocks;  // node 0's, by KV group
 
   // Gives the plan node 0's cache. kResourceExhausted: this node has not the memory for it.

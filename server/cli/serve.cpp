@@ -49,6 +49,7 @@ Expected<void> run_serve(const Invocation& invocation) {
   if (!invocation.nodes_source.empty()) {
     log_event(LogLevel::kInfo, "nodes_settled", "reason", invocation.nodes_source);
   }
+  prepare_node_process(config);
   const bool listens = config.node_rank == 0 && !invocation.dry_run && inherited_listener() < 0;
   SLUICE_TRY_VOID(HttpServer::check(config, listens));
   SLUICE_TRY_VOID(check_nodes(config));

@@ -175,7 +175,6 @@ TEST(NcclNode, AnyThreadMayFailARankWhileItGathers) {
 
 // It waits for the device, which waits for a rank that is gone.
 TEST(NcclNode, ACallThatOnlyAnAbortEndsIsAborted) {
-  const auto begun = Clock::now();
   std::latch calls(1);
   on_ranks(2, {.rank = 1, .endless_call = 1}, [&](End& own) {
     if (own.rank->rank() == 0) {
@@ -186,7 +185,6 @@ TEST(NcclNode, ACallThatOnlyAnAbortEndsIsAborted) {
     calls.count_down();
     EXPECT_TRUE(own.rank->all_gather(own.part).empty());
   });
-  EXPECT_LT(Clock::now() - begun, std::chrono::seconds(9));
 }
 
 // Whoever frees a rank's memory after the rank frees what its device has done with.

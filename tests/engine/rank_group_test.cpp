@@ -372,17 +372,21 @@ TEST(NodeTexts, OfOtherShapesAreRefused) {
     EXPECT_TRUE(error.message.starts_with("--activation-bits: found ")) << error.message;
   }
   for (const char* text : {"", "[1]", R"({"num_blocks":[1]})", R"({"max_model_len":8})",
-                           R"({"max_model_len":"8","num_blocks":[1]})",
-                           R"({"max_model_len":0,"num_blocks":[1]})",
-                           R"({"max_model_len":8,"num_blocks":7})",
-                           R"({"max_model_len":8,"num_blocks":[-1]})",
-                           R"({"max_model_len":8,"num_blocks":["a"]})",
-                           R"({"max_model_len":8,"num_blocks":[4294967296]})"}) {
+                           R"({"max_model_len":8,"num_blocks":[1]})",
+                           R"({"max_model_len":8,"num_blocks":[1],"on_device":1})",
+                           R"({"max_model_len":"8","num_blocks":[1],"on_device":true})",
+                           R"({"max_model_len":0,"num_blocks":[1],"on_device":true})",
+                           R"({"max_model_len":8,"num_blocks":7,"on_device":true})",
+                           R"({"max_model_len":8,"num_blocks":[-1],"on_device":true})",
+                           R"({"max_model_len":8,"num_blocks":["a"],"on_device":true})",
+                           R"({"max_model_len":8,"num_blocks":[4294967296],"on_device":true})"}) {
     EXPECT_EQ(read_shared_plan(text).error().code, ErrorCode::kDataLoss) << text;
   }
-  const auto plan = read_shared_plan(R"({"max_model_len":8,"num_blocks":[1,20]})");
+  const auto plan =
+      read_shared_plan(R"({"max_model_len":8,"num_blocks":[1,20],"on_device":true})");
   ASSERT_TRUE(plan.has_value());
   EXPECT_EQ(plan->max_model_len, 8);
+  EXPECT_TRUE(plan->on_device);
   EXPECT_EQ(plan->num_blocks, (std::vector<int32_t>{1, 20}));
   for (const char* text : {"",
                            "{}",

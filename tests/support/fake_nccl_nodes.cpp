@@ -99,7 +99,7 @@ class Place {
     return of == 0 ? kSuccess : of == 1 + index(rank_) ? kInternalError : kRemoteError;
   }
 
-  // One that runs ends soon; one that has not begun will touch no memory.
+  // A gather that runs ends soon; one that has not begun will touch no memory.
   void abort() { is_aborted_ = true; }
 
   // Runs on a stream.

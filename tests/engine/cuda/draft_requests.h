@@ -7,6 +7,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <cstdint>
+#include <numeric>
 #include <string>
 #include <vector>
 
@@ -21,6 +22,11 @@
 namespace sluice::testing {
 
 inline const std::string kTinyLlama = golden_folder() + "/tiny/tiny-llama.gguf";
+
+// Sums what DraftStats counts by source.
+inline uint64_t sum(const auto& counters) {
+  return std::accumulate(counters.begin(), counters.end(), uint64_t{0});
+}
 
 inline std::string spec_of(const std::string& method, const std::string& model = "") {
   std::string spec = R"({"method": ")" + method + R"(", "num_speculative_tokens": 3,
@@ -98,8 +104,10 @@ inline void expect_aborts_end_once(Engine& engine,
     const size_t victim = round % requests.size();
     sink.wait_tokens(ids[victim], 1 + round / requests.size());
     engine.abort(ids[victim]);
+    std::vector<Collected> all;  // before any check that may leave
+    for (const RequestId id : ids) all.push_back(sink.wait(id));
     for (size_t i = 0; i < ids.size(); ++i) {
-      const Collected got = sink.wait(ids[i]);
+      const Collected& got = all[i];
       EXPECT_EQ(got.num_ends, 1);
       const std::string what = "request " + std::to_string(i) + ", round " + std::to_string(round);
       if (i == victim && got.finish_reason == FinishReason::kAbort) {

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <numeric>
 #include <string>
 #include <vector>
 
@@ -23,10 +22,7 @@ using testing::Collected;
 using testing::drafting_config;
 using testing::expect_same;
 using testing::spec_of;
-
-uint64_t sum(const auto& counters) {
-  return std::accumulate(counters.begin(), counters.end(), uint64_t{0});
-}
+using testing::sum;
 
 Config shared(const std::string& spec) {
   Config config = drafting_config(spec);

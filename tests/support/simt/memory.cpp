@@ -120,7 +120,9 @@ std::atomic<int64_t> num_loans = 0;
 class ShimMemory final : public kernels::DeviceMemory {
  public:
   ShimMemory(const DeviceOptions& options, int number)
-      : options_(options), number_(number), runs_at_once_(number > 0) {
+      : options_(options),
+        number_(number),
+        runs_at_once_(number > 0 || options.first_runs_at_once) {
     if (runs_at_once_) runner_ = std::thread([this] { run_all(); });
   }
 

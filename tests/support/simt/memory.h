@@ -50,6 +50,7 @@ struct DeviceOptions {
   int count = 1;
   int fails_to_record = -1;  // number of the device that fails
   const char* name = "shim";
+  bool first_runs_at_once = false;  // other processes' devices wait for it, and no thread does
 };
 
 void set_device_options(const DeviceOptions& options);
