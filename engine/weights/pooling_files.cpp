@@ -109,6 +109,24 @@ Expected<PoolingType> read_pooling_type(const std::string& path, bool& counts_pr
   return type.value_or(PoolingType::kMean);
 }
 
+// Modules run in the one order that vectors are made in: a pooling, layers, the length of 1.
+// Another order makes other vectors.
+Expected<void> check_order(const std::string& file,
+                           const std::string& type,
+                           std::string_view name,
+                           const Modules& modules) {
+  if (name == "Pooling" && !modules.layers.empty()) {
+    return wrong_in_file(file, "type", in_quotes(type), "no layer before it");
+  }
+  if (name == "Pooling" && modules.type) {
+    return wrong_in_file(file, "type", in_quotes(type), "one way to pool");
+  }
+  if ((name == "Pooling" || name == "Dense") && modules.normalizes) {
+    return wrong_in_file(file, "type", in_quotes(type), "no Normalize before it");
+  }
+  return {};
+}
+
 Expected<void> read_module(const std::string& folder, const Json& module, Modules& modules) {
   const std::string type = text_of(module, "type");
   const std::string name = type.substr(type.rfind('.') + 1);
@@ -117,11 +135,9 @@ Expected<void> read_module(const std::string& folder, const Json& module, Module
     return wrong_in_file(folder + "/modules.json", "path", in_quotes(path), "a folder inside");
   }
   const std::string file = folder + "/" + path + "/config.json";
+  SLUICE_TRY_VOID(check_order(folder + "/modules.json", type, name, modules));
   if (name == "Transformer") return {};
   if (name == "Pooling") {
-    if (!modules.layers.empty()) {
-      return wrong_in_file(folder + "/modules.json", "type", in_quotes(type), "no layer before it");
-    }
     SLUICE_TRY(modules.type, read_pooling_type(file, modules.counts_prompts));
     return {};
   }
@@ -202,7 +218,7 @@ Expected<int32_t> read_max_tokens(const std::string& folder, const Tokenizer& to
 }
 
 // Sets the labels' names and function as config.json says.
-void read_labels(const Json& json, PoolingInfo& info) {
+Expected<void> read_labels(const std::string& folder, const Json& json, PoolingInfo& info) {
   info.labels.clear();
   const Json* const names = member(json, "id2label");
   for (int32_t i = 0; i < info.width; ++i) {
@@ -218,8 +234,20 @@ void read_labels(const Json& json, PoolingInfo& info) {
     function = text_of(*own, "activation_fn");
   }
   if (function.empty()) function = text_of(json, "sbert_ce_default_activation_function");
-  if (function.ends_with(".Identity")) info.function = ScoreFunction::kIdentity;
-  if (function.ends_with(".Sigmoid")) info.function = ScoreFunction::kSigmoid;
+  if (function.empty()) return {};
+  if (function.ends_with(".Identity")) {
+    info.function = ScoreFunction::kIdentity;
+  } else if (function.ends_with(".Sigmoid")) {
+    info.function = ScoreFunction::kSigmoid;
+  } else if (function.ends_with(".Softmax")) {
+    info.function = ScoreFunction::kSoftmax;
+  } else {
+    return wrong_in_file(folder + "/config.json",
+                         "activation_fn",
+                         in_quotes(function),
+                         "Identity, Sigmoid or Softmax");
+  }
+  return {};
 }
 
 void read_matryoshka(const Json& json, PoolingInfo& info) {
@@ -498,7 +526,7 @@ Expected<std::optional<Pooling>> read_pooling(const Config& config,
     info.type = source.type.value_or(model.is_encoder ? PoolingType::kCls : PoolingType::kLast);
     info.width = model.num_labels;
     if (info.width > 0) {
-      read_labels(source.json, info);
+      SLUICE_TRY_VOID(read_labels(checkpoint.path(), source.json, info));
     } else {
       SLUICE_TRY_VOID(find_label_tokens(config, source.json, source.modules, tokenizer, info));
     }

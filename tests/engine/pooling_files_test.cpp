@@ -82,6 +82,15 @@ TEST_F(Classifiers, TheFunctionIsTheFiles) {
   EXPECT_EQ(function_of(1, place + R"(.linear.Identity"})"), kIdentity);
   EXPECT_EQ(function_of(1, old_place + R"(.linear.Identity")"), kIdentity);
   EXPECT_EQ(function_of(3, place + R"(.activation.Sigmoid"})"), kSigmoid);
+  EXPECT_EQ(function_of(3, place + R"(.activation.Softmax"})"), kSoftmax);
+}
+
+TEST_F(Classifiers, AnotherFunctionIsRefused) {
+  model_.num_labels = 1;
+  write("config.json",
+        R"({"architectures":["BertForSequenceClassification"],)"
+        R"("sentence_transformers":{"activation_fn":"torch.nn.modules.activation.Tanh"}})");
+  EXPECT_NE(error().find("activation.Tanh"), std::string::npos) << error();
 }
 
 TEST_F(Classifiers, LabelsHaveTheirNames) {
@@ -164,6 +173,27 @@ TEST_F(PoolingFiles, EveryModuleIsKnown) {
   EXPECT_EQ(with("sentence_transformers.base.modules.Normalize"), "");
   write("modules.json", R"([{"type":"a.Pooling","path":"../1_Pooling"}])");
   EXPECT_NE(error().find("path"), std::string::npos) << error();
+}
+
+// sentence-transformers runs modules as they are listed.
+TEST_F(PoolingFiles, ModulesInAnotherOrderAreRefused) {
+  write("1_Pooling/config.json", R"({"pooling_mode":"mean"})");
+  const auto listed = [this](const std::vector<std::string>& types) {
+    std::string list;
+    for (const std::string& type : types) {
+      list += (list.empty() ? "" : ",") + (R"({"type":"a.)" + type + R"(","path":"1_Pooling"})");
+    }
+    write("modules.json", "[" + list + "]");
+    return error();
+  };
+  EXPECT_EQ(listed({"Transformer", "Pooling", "Normalize"}), "");
+  for (const auto& types : std::vector<std::vector<std::string>>{
+           {"Transformer", "Pooling", "Normalize", "Dense"},
+           {"Transformer", "Normalize", "Pooling"},
+           {"Transformer", "Normalize", "Dense"}}) {
+    EXPECT_NE(listed(types).find("no Normalize before it"), std::string::npos) << listed(types);
+  }
+  EXPECT_NE(listed({"Transformer", "Pooling", "Pooling"}).find("one way"), std::string::npos);
 }
 
 }  // namespace
