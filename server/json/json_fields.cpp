@@ -127,9 +127,15 @@ Expected<std::vector<TokenId>> to_token_ids(const Json& array,
   }
   std::vector<TokenId> ids;
   ids.reserve(array.size());
-  for (const Json& item : array) {
-    SLUICE_TRY(const int64_t id, to_integer(item, name, 0, vocab_size - 1));
-    ids.push_back(static_cast<TokenId>(id));
+  for (size_t i = 0; i < array.size(); ++i) {
+    const auto id = to_integer(array[i], name, 0, vocab_size - 1);
+    if (!id) {
+      const std::string place = name + "[" + std::to_string(i) + "]";
+      Error error = to_integer(array[i], place, 0, vocab_size - 1).error();
+      error.param = name;
+      return tl::unexpected(std::move(error));
+    }
+    ids.push_back(static_cast<TokenId>(*id));
   }
   return ids;
 }

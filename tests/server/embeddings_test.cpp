@@ -86,6 +86,10 @@ TEST_F(Embeddings, WrongInputsAreNamedByTheirPlace) {
   }
   EXPECT_EQ(refused(kPath, {{"input", {"a", "b", ""}}}), "input");
   EXPECT_NE(message_.find("input[2]"), std::string::npos);
+  EXPECT_EQ(refused(kPath, {{"input", {1, 2, 259}}}), "input");
+  EXPECT_NE(message_.find("input[2]"), std::string::npos) << message_;
+  EXPECT_EQ(refused(kPath, {{"input", Json::array({{1}, {2, -1}})}}), "input");
+  EXPECT_NE(message_.find("input[1][1]"), std::string::npos) << message_;
   EXPECT_EQ(refused(kPath, Json::object()), "input");
   EXPECT_EQ(refused(kPath, {{"input", "a"}, {"model", "other"}}, 404), "model");
 }
