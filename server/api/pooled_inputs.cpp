@@ -31,7 +31,7 @@ Error too_long(const InputRules& rules, int64_t index, int64_t num_tokens) {
                "This model's maximum context length is " + std::to_string(rules.most) +
                    " tokens. However, " + place_of(rules, index) + " has at least " +
                    std::to_string(num_tokens) +
-                   " tokens. Please shorten it, or send truncate_prompt_tokens.",
+                   " tokens. " + std::string(kCutAdvice),
                rules.param,
                "context_length_exceeded"};
 }

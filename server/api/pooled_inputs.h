@@ -37,6 +37,7 @@ struct InputRules {
   bool adds_special_tokens = true;
   int32_t most = 0;         // tokens of a text, special ones included
   bool cuts = false;        // a longer one is cut; else it is an error
+  bool cuts_documents = false;  // one that is compared with a query is cut in any case
   bool keeps_end = false;   // what is cut is the beginning
   bool takes_empty = false;  // an empty text is one; else an error
   std::string param;        // the field with the texts, for errors
@@ -45,6 +46,11 @@ struct InputRules {
   TokenId expansion = kInvalidToken;  // fills a text up to `expanded_tokens`, if any
   int32_t expanded_tokens = 0;
 };
+
+// Ends the error about a text that is too long.
+inline constexpr std::string_view kCutAdvice =
+    "Please shorten it, or have it cut: by truncate_prompt_tokens, or truncate where the path is "
+    "TEI's or Cohere's.";
 
 // kVectors: one of each text; kTokens: one of each token, which models of the former make too.
 enum class PooledKind : uint8_t { kVectors, kTokens, kScores, kAny };

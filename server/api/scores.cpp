@@ -131,6 +131,7 @@ Expected<Prompts> encode_pairs(const ValidationContext& context,
       const auto& texts = side == TextSide::kQuery ? pairs.first : pairs.second;
       InputRules own = rules;
       own.takes_empty = side == TextSide::kDocument;
+      if (side == TextSide::kDocument) own.cuts = rules.cuts || rules.cuts_documents;
       if (info.type == PoolingType::kEvery) apply_side(info, side, own);
       for (size_t i = 0; i < texts.size(); ++i) {
         SLUICE_TRY(auto ids, encode_input(context, own, texts[i], static_cast<int64_t>(i)));
@@ -304,7 +305,8 @@ Expected<DecodedPooledRequest> decode_rerank(const ValidationContext& context, E
   SLUICE_TRY(params.activates, read_bool(body, "use_activation", true));
   SLUICE_TRY(const bool is_raw, read_bool(body, "raw_scores", !params.activates));
   params.activates = !is_raw;
-  SLUICE_TRY(const InputRules rules, read_input_rules(context, info, body, name));
+  SLUICE_TRY(InputRules rules, read_input_rules(context, info, body, name));
+  rules.cuts_documents = is_cohere;
   SLUICE_TRY(Prompts prompts, encode_pairs(context, info, rules, pairs));
   SLUICE_TRY(PooledRequest request,
              request_of(context, body, info, params, 1, std::move(prompts)));

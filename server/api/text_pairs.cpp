@@ -40,14 +40,22 @@ struct MarkedText {
   }
 };
 
-tl::unexpected<Error> too_long(const InputRules& rules, size_t count) {
+// `others`: tokens beside the second text's.
+tl::unexpected<Error> too_long(const InputRules& rules, size_t count, size_t others) {
+  const bool has_room = others < static_cast<size_t>(rules.most);
   return make_error(ErrorCode::kInvalidArgument,
                     "This model's maximum context length is " + std::to_string(rules.most) +
                         " tokens. However, a pair of texts has " + std::to_string(count) +
-                        " tokens. Please shorten it, or send truncate_prompt_tokens.",
+                        " tokens" +
+                        (has_room ? ". " + std::string(kCutAdvice)
+                                  : ", " + std::to_string(others) +
+                                        " of them beside the second text, which alone is cut. "
+                                        "Please shorten the first."),
                     rules.param,
                     "context_length_exceeded");
 }
+
+bool cuts_second(const InputRules& rules) { return rules.cuts || rules.cuts_documents; }
 
 // The whole conversation is tokenized as one text, so that tokens at its borders are the model's.
 // Where it is too long, tokens of the document are left out, at its end or its beginning.
@@ -69,7 +77,9 @@ Expected<Ids> judge(const ValidationContext& context,
   tokenizer.encode(kJudgeBehind, SpecialText::kParse, tail);
   const size_t excess = ids.size() - most;
   const size_t num_others = head.encode(tokenizer).size() + tail.size();
-  if (!rules.cuts || num_others + excess >= ids.size()) return too_long(rules, ids.size());
+  if (!cuts_second(rules) || num_others + excess >= ids.size()) {
+    return too_long(rules, ids.size(), num_others);
+  }
   const size_t from =
       rules.keeps_end ? num_others - tail.size() : ids.size() - tail.size() - excess;
   const auto first = ids.begin() + static_cast<ptrdiff_t>(from);
@@ -123,7 +133,9 @@ Expected<Ids> encode_pair(const ValidationContext& context,
   const auto most = static_cast<size_t>(rules.most);
   const size_t others = ids.size() + suffix.size();
   if (others + document.size() > most) {
-    if (!rules.cuts || others >= most) return too_long(rules, others + document.size());
+    if (!cuts_second(rules) || others >= most) {
+      return too_long(rules, others + document.size(), others);
+    }
     cut_ids(rules, most - others, document);
   }
   document.insert(document.end(), suffix.begin(), suffix.end());

@@ -187,6 +187,21 @@ TEST_F(PooledRefusals, ADocumentIsCutAtTheSideThatIsAsked) {
   EXPECT_EQ(engine_.submitted().back().prompt.size(), 64U);
 }
 
+// Cohere cuts documents without being asked, and neither of the two cuts queries.
+TEST_F(PooledRefusals, CoheresDocumentsAreCutAndQueriesAreNot) {
+  const std::string text(100, 'x');
+  for (const bool is_classifier : {false, true}) {
+    if (is_classifier) make_classifier({"LABEL_0"});
+    const Json long_document = {{"query", "q"}, {"documents", {"xa", text}}};
+    EXPECT_EQ(ok("/v2/rerank", long_document)["results"].size(), 2U);
+    EXPECT_EQ(engine_.submitted().back().prompt.size(), 64U);
+    EXPECT_EQ(refused("/v1/rerank", long_document), "documents");
+    EXPECT_NE(message_.find("truncate"), std::string::npos) << message_;
+    EXPECT_EQ(refused("/v2/rerank", {{"query", text}, {"documents", {"xa"}}}), "documents");
+  }
+  EXPECT_NE(message_.find("shorten the first"), std::string::npos) << message_;
+}
+
 // The conversation around a document that is cut stays whole.
 TEST_F(PooledRefusals, AJudgedDocumentIsCutAtTheSideThatIsAsked) {
   make_classifier({"LABEL_0"});
