@@ -3,10 +3,12 @@
 """Compares a served model with what sentence-transformers makes of the same directory in float32.
 
     python check_sentences.py BINARY DIRECTORY [--served FILE.gguf] [--count 1000] [--flags="--activation-bits 16"]
+                              [--peer 5]
 
 Needs torch and sentence-transformers. Texts have random words of the tokenizer's vocabulary, of 1 up to the model's
 most tokens. Printed: the smallest and mean cosine, and the largest difference of an element. --keep FILE.npy keeps the
-expected vectors for the next call.
+expected vectors for the next call. --peer N: also those of llama.cpp (package xllamacpp) with FILE.gguf, of every Nth
+text.
 """
 import argparse
 import base64
@@ -52,6 +54,32 @@ def served(server, texts):
     return np.stack(vectors)
 
 
+def peers(file, directory, texts, most):
+    """llama.cpp's vectors of the same ids, on one thread."""
+    import xllamacpp
+    from tokenizers import Tokenizer
+    tokenizer = Tokenizer.from_file(str(directory / "tokenizer.json"))
+    tokenizer.no_padding()
+    tokenizer.enable_truncation(most)
+    params = xllamacpp.CommonParams()
+    params.model.path = file
+    params.embedding = True
+    params.n_parallel = 1
+    params.n_ctx = params.n_batch = params.n_ubatch = most
+    params.cpuparams.n_threads = params.cpuparams_batch.n_threads = 1
+    params.pooling_type = xllamacpp.llama_pooling_type.LLAMA_POOLING_TYPE_MEAN
+    server = xllamacpp.Server(params)
+    rows = [server.handle_embeddings({"input": [tokenizer.encode(text).ids], "model": "any"}) for text in texts]
+    return np.array([row["data"][0]["embedding"] for row in rows], np.float32)
+
+
+def show(name, found, wanted):
+    a, b = found.astype(np.float64), wanted.astype(np.float64)
+    cosines = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
+    print(f"{name}: {len(a)} texts, cosine from {cosines.min():.8f}, mean {cosines.mean():.8f}, "
+          f"largest difference {np.abs(a - b).max():.1e}")
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("binary")
@@ -59,6 +87,7 @@ def main():
     parser.add_argument("--served", help="another file of the same model; else the directory")
     parser.add_argument("--count", type=int, default=1000)
     parser.add_argument("--flags", default="")
+    parser.add_argument("--peer", type=int, default=0, metavar="N")
     parser.add_argument("--keep", type=pathlib.Path, help="a file that keeps the expected vectors")
     args = parser.parse_args()
     most = json.loads((args.directory / "sentence_bert_config.json").read_text())["max_seq_length"]
@@ -72,10 +101,12 @@ def main():
     server = Server(args.binary, args.served or str(args.directory), "--max-client-batch-size", "500",
                     *args.flags.split())
     found = served(server, texts)
-    a, b = found.astype(np.float64), wanted.astype(np.float64)
-    cosines = (a * b).sum(1) / np.linalg.norm(a, axis=1) / np.linalg.norm(b, axis=1)
-    print(f"{len(texts)} texts of 1 to {most} tokens: cosine from {cosines.min():.8f}, mean {cosines.mean():.8f}, "
-          f"largest difference {np.abs(a - b).max():.1e}")
+    server.process.terminate()
+    show("Sluice", found, wanted)
+    if args.peer:
+        few = slice(None, None, args.peer)
+        show("Sluice", found[few], wanted[few])
+        show("llama.cpp", peers(args.served, args.directory, texts[few], most), wanted[few])
 
 
 if __name__ == "__main__":
