@@ -99,6 +99,12 @@ Expected<void> AttentionMixer::load_tensors(const std::string& prefix,
   const int32_t head_dim = layer_.head_dim;
   const int32_t value_dim = layer_.value_width();
   SLUICE_TRY_VOID(kernels::check_attention(weights.device(), head_dim, value_dim));
+  if (config_.is_encoder && weights.device() != DeviceType::kCpu) {
+    return make_error(ErrorCode::kUnsupported,
+                      weights.path() + ": found tokens that see those behind them, as the CUDA "
+                                       "backend's attention has none; --device cpu runs it",
+                      "device");
+  }
   const LayerShare& share = layer_.share;
   const int64_t q = whole_of(share.heads, layer_.num_heads) * head_dim;
   const int64_t k = whole_of(share.kv_heads, layer_.num_kv_heads) * head_dim;

@@ -56,6 +56,16 @@ TEST(CudaDevice, CudaIsRefusedByNameOfWhatIsMissing) {
   EXPECT_NE(error_of(config).find("--device cpu runs it"), std::string::npos) << error_of(config);
 }
 
+// A decoder whose tokens see those behind them; with tokens that do not, vectors would be others.
+TEST(CudaDevice, ADecoderThatReadsBehindIsRefused) {
+  Config config = TinyModel(TinyWeights::kInt8).config("cuda");
+  config.model = golden_folder() + "/embeddings/qwen2-both-ways";
+  config.activation_bits = 16;
+  EXPECT_NE(error_of(config).find("see those behind them"), std::string::npos) << error_of(config);
+  config.device = "auto";
+  EXPECT_EQ(name_of(config), "cpu:");
+}
+
 // Scores a request's prompt, of tokens below `vocab`, with steps of at most `budget` tokens.
 std::vector<Collected> scored(Config config, int32_t budget, TokenId vocab = 437) {
   config.max_num_batched_tokens = budget;
