@@ -85,6 +85,10 @@ Expected<void> configure_bert(const Checkpoint& checkpoint, ModelConfig& config)
   for (LayerConfig& layer : config.layers) layer.rope = -1;
   config.ropes.clear();
   const Metadata& metadata = checkpoint.metadata();
+  SLUICE_TRY(const bool is_decoder, metadata.get_bool_or("is_decoder", false));
+  if (is_decoder) {
+    return metadata.wrong("is_decoder", "true", "false: tokens of an encoder see those behind them");
+  }
   if (metadata.has("position_embedding_type")) {
     SLUICE_TRY(const std::string kind, metadata.get_string("position_embedding_type"));
     if (kind == "alibi") return configure_jina(checkpoint, config);

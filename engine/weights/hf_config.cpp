@@ -161,6 +161,7 @@ constexpr Row kRows[] = {
     {"mlp_bias", {"mlp_bias"}},
     {"attention.sees_behind", {"use_bidirectional_attention"}},
     {"attention.causal", {"is_causal"}},
+    {"is_decoder", {"is_decoder"}},
     {"class_names", {"architectures"}},
     {"head.vocab_size", {"draft_vocab_size"}},
     {"head.target_hidden_size", {"target_hidden_size"}},

@@ -289,6 +289,23 @@ TEST(PooledEngine, JinasThirdModelIsRefusedByWhatItHas) {
   }
 }
 
+// transformers masks what is behind a token where config.json says so.
+TEST(PooledEngine, AnEncoderThatSeesNothingBehindATokenIsRefused) {
+  for (const char* name : {"bert-mean", "xlm-roberta-cls"}) {
+    const testing::TemporaryFolder copy;
+    std::filesystem::copy(folder(name), copy.path(), std::filesystem::copy_options::recursive);
+    Json json = Json::parse(std::ifstream(copy.at("config.json")));
+    json["is_decoder"] = true;
+    std::ofstream(copy.at("config.json")) << json.dump();
+    Config config = config_of(name);
+    config.model = copy.path();
+    const auto engine = create_engine(config);
+    ASSERT_FALSE(engine) << name;
+    EXPECT_NE(engine.error().message.find("is_decoder"), std::string::npos)
+        << engine.error().message;
+  }
+}
+
 // modules.json may name the tokens of a score. An id that no token can have is no other token's.
 TEST(PooledEngine, TokensOfAScoreAreTokens) {
   const testing::TemporaryFolder copy;
