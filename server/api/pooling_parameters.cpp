@@ -56,6 +56,12 @@ bool is_any_text(const Json& v) { return v.is_string(); }
 
 bool is_float32(const Json& v) { return v == "float32"; }
 
+bool is_float(const Json& v) { return v == "float" || v == Json::array({"float"}); }
+
+bool is_true(const Json& v) { return v == true; }
+
+bool is_euclidean(const Json& v) { return v == 2; }
+
 bool is_native(const Json& v) { return v == "native" || v == "little"; }
 
 constexpr Parameter taken(std::string_view name,
@@ -73,6 +79,16 @@ constexpr Parameter same_as_none(std::string_view name,
                             bool (*holds)(const Json&),
                             std::string_view schema) {
   return {name, endpoints, Disposition::kNeutralOnly, holds, schema, {}};
+}
+
+// False would change the answer.
+constexpr Parameter only_true(std::string_view name,
+                              Endpoint endpoints,
+                              std::string_view instead) {
+  Parameter parameter = same_as_none(name, endpoints, is_true, R"("const":true)");
+  parameter.false_asks = true;
+  parameter.instead = instead;
+  return parameter;
 }
 
 constexpr std::array kRows = {
@@ -95,6 +111,18 @@ constexpr std::array kRows = {
     ignored_text("request_id", kVllm),
     same_as_none("embed_dtype", kVectors, is_float32, R"("const":"float32")"),
     same_as_none("endianness", kVectors, is_native, R"("enum":["native","little"])"),
+    same_as_none("chat_template", joined(kVectors, Endpoint::kClassify), no_value, {}),
+    // Former names of use_activation.
+    only_true("normalize", kVectors, "use_activation"),
+    only_true("activation", kVllm, "use_activation"),
+    only_true("softmax", kVllm, "use_activation"),
+    // Names of Jina, then of Mistral and Voyage, then of llama-server.
+    only_true("normalized", kVectors, "use_activation"),
+    same_as_none("embedding_type", kVectors, is_float, R"("enum":["float",["float"]])"),
+    same_as_none("late_chunking", kVectors, no_value, R"("const":false)"),
+    same_as_none("output_dtype", kVectors, is_float, R"("const":"float")"),
+    same_as_none("output_dimension", kVectors, no_value, {}),
+    same_as_none("embd_normalize", kVectors, is_euclidean, R"("const":2)"),
     // Reranking: Jina's and Cohere's names, then TEI's.
     taken("query", kRanks, kString),
     taken("documents", joined(kRanks, Endpoint::kScore), kTextObjects),

@@ -60,6 +60,15 @@ TEST_F(PooledRefusals, FieldsOfEmbeddings) {
   expect_each_refused(kPath, body, "cache_salt", {"", 7});
   expect_each_refused(kPath, body, "messages", {"hello", Json::array()});
   expect_each_refused(kPath, body, "task", {"embed"});
+  // What other servers' requests ask of their vectors.
+  expect_each_refused(kPath, body, "normalize", {false, 0});
+  expect_each_refused(kPath, body, "normalized", {false});
+  expect_each_refused(kPath, body, "embd_normalize", {-1, 0, 1, "2"});
+  expect_each_refused(kPath, body, "embedding_type", {"ubinary", Json{"int8"}, 1});
+  expect_each_refused(kPath, body, "output_dtype", {"int8"});
+  expect_each_refused(kPath, body, "output_dimension", {2});
+  expect_each_refused(kPath, body, "late_chunking", {true});
+  expect_each_refused(kPath, body, "chat_template", {"{{ messages }}"});
   // A field without a value, and values that ask for what happens anyway.
   for (const char* name : {"encoding_format", "dimensions", "user", "truncate_prompt_tokens",
                            "embed_dtype", "messages", "cache_salt", "model", "priority"}) {
@@ -70,6 +79,11 @@ TEST_F(PooledRefusals, FieldsOfEmbeddings) {
   expect_each_taken(kPath, body, "endianness", {"native", "little"});
   expect_each_taken(kPath, body, "dimensions", {4});
   expect_each_taken(kPath, body, "truncate_prompt_tokens", {-1, 64, 512});
+  expect_each_taken(kPath, body, "normalize", {true, nullptr});
+  expect_each_taken(kPath, body, "normalized", {true});
+  expect_each_taken(kPath, body, "embd_normalize", {2});
+  expect_each_taken(kPath, body, "embedding_type", {"float", Json{"float"}});
+  expect_each_taken(kPath, body, "late_chunking", {false});
   expect_each_taken(kPath, body, "unknown_to_everybody", {1, "a"});
 }
 
@@ -161,7 +175,12 @@ TEST_F(PooledRefusals, FieldsOfScoreAndClassify) {
   EXPECT_EQ(refused("/score", {{"text_1", "a"}}), "documents");
   // A pair is parted by tokens that a client cannot leave out.
   expect_each_refused("/score", body, "add_special_tokens", {false, "no"});
+  expect_each_refused("/score", body, "activation", {false});
+  expect_each_refused("/rerank", {{"query", "q"}, {"documents", {"d"}}}, "softmax", {false});
   make_classifier({"bad", "good"});
+  expect_each_refused("/classify", {{"input", "a"}}, "softmax", {false});
+  expect_each_refused("/classify", {{"input", "a"}}, "activation", {false});
+  expect_each_taken("/classify", {{"input", "a"}}, "softmax", {true});
   expect_each_refused("/classify", {{"input", "a"}}, "input", {"", Json::array(), 7, Json{1.5}});
   expect_each_refused("/classify", {{"input", "a"}}, "truncate_prompt_tokens", {0, "all"});
 }
