@@ -70,6 +70,7 @@ float late_interaction(std::span<const float> query,
 struct Pairs {
   std::vector<std::string> first;   // as many as `second`, or one for all
   std::vector<std::string> second;
+  std::string first_name;  // the field of `first`, for errors
 };
 
 Expected<std::string> text_of(const Json& value, const std::string& place, std::string_view param) {
@@ -128,13 +129,17 @@ Expected<Prompts> encode_pairs(const ValidationContext& context,
   Prompts prompts;
   if (!info.is_classifier) {
     for (const TextSide side : {TextSide::kQuery, TextSide::kDocument}) {
-      const auto& texts = side == TextSide::kQuery ? pairs.first : pairs.second;
+      const bool is_query = side == TextSide::kQuery;
+      const auto& texts = is_query ? pairs.first : pairs.second;
       InputRules own = rules;
-      own.takes_empty = side == TextSide::kDocument;
-      if (side == TextSide::kDocument) own.cuts = rules.cuts || rules.cuts_documents;
+      own.takes_empty = !is_query;
+      if (is_query) own.param = pairs.first_name;
+      if (!is_query) own.cuts = rules.cuts || rules.cuts_documents;
       if (info.type == PoolingType::kEvery) apply_side(info, side, own);
       for (size_t i = 0; i < texts.size(); ++i) {
-        SLUICE_TRY(auto ids, encode_input(context, own, texts[i], static_cast<int64_t>(i)));
+        const bool is_only = is_query && texts.size() == 1;
+        const int64_t index = is_only ? -1 : static_cast<int64_t>(i);
+        SLUICE_TRY(auto ids, encode_input(context, own, texts[i], index));
         prompts.push_back(std::move(ids));
       }
     }
@@ -295,6 +300,7 @@ Expected<DecodedPooledRequest> decode_rerank(const ValidationContext& context, E
     return invalid(name + " must be a list of texts.", name);
   }
   Pairs pairs;
+  pairs.first_name = "query";
   SLUICE_TRY(std::string first, text_of(*query, "query", "query"));
   pairs.first.push_back(std::move(first));
   SLUICE_TRY_VOID(check_queries(pairs.first, "query"));
@@ -337,6 +343,7 @@ Expected<Pairs> read_pairs(const ValidationContext& context, const Json& body) {
   if (first == nullptr) return invalid("queries is missing.", "queries");
   SLUICE_TRY(pairs.first, texts_of(context, *first, name));
   SLUICE_TRY_VOID(check_queries(pairs.first, name));
+  pairs.first_name = name;
   const Json* const second = first_field(body, {"documents", "items", "text_2", "data_2"}, name);
   if (second == nullptr) return invalid("documents is missing.", "documents");
   SLUICE_TRY(pairs.second, texts_of(context, *second, name));
@@ -441,6 +448,7 @@ Expected<DecodedPooledRequest> decode_similarity(const ValidationContext& contex
     return invalid("inputs must have a source_sentence and a list of sentences.", "inputs");
   }
   Pairs pairs;
+  pairs.first_name = "inputs";
   SLUICE_TRY(std::string first, text_of(*source, "inputs.source_sentence", "inputs"));
   pairs.first.push_back(std::move(first));
   SLUICE_TRY(pairs.second, texts_of(context, *sentences, "inputs"));

@@ -216,7 +216,8 @@ TEST_F(PooledRefusals, CoheresDocumentsAreCutAndQueriesAreNot) {
     EXPECT_EQ(engine_.submitted().back().prompt.size(), 64U);
     EXPECT_EQ(refused("/v1/rerank", long_document), "documents");
     EXPECT_NE(message_.find("truncate"), std::string::npos) << message_;
-    EXPECT_EQ(refused("/v2/rerank", {{"query", text}, {"documents", {"xa"}}}), "documents");
+    EXPECT_EQ(refused("/v2/rerank", {{"query", text}, {"documents", {"xa"}}}),
+              is_classifier ? "documents" : "query");
   }
   EXPECT_NE(message_.find("shorten the first"), std::string::npos) << message_;
 }

@@ -344,6 +344,11 @@ TEST_F(Embeddings, VectorsAreComparedByTheirCosine) {
   EXPECT_NEAR(pairs["data"][1]["score"].get<double>(), 1, 1e-6);
   EXPECT_EQ(refused("/score", {{"queries", {"a", "b"}}, {"documents", {"a", "b", "c"}}}),
             "documents");
+  const std::string longer(100, 'x');
+  EXPECT_EQ(refused("/score", {{"text_1", longer}, {"text_2", {"a", "b"}}}), "text_1");
+  EXPECT_EQ(refused("/score", {{"text_1", {"a", longer}}, {"text_2", {"a", "b"}}}), "text_1");
+  EXPECT_NE(message_.find("text_1[1]"), std::string::npos) << message_;
+  EXPECT_EQ(refused("/score", {{"text_1", "a"}, {"text_2", {"a", longer}}}), "documents");
 }
 
 TEST_F(Embeddings, TokensAreComparedByLateInteraction) {
