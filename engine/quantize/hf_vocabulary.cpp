@@ -190,7 +190,7 @@ class Reader {
         const bool isolates =
             (behavior == "Isolated" && !is_inverted) || (behavior == "Removed" && is_inverted);
         if (!isolates || pattern.empty()) return std::nullopt;
-        patterns.push_back(pattern);
+        patterns.emplace_back(linear_expression(pattern));
       } else {
         return std::nullopt;
       }

@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <map>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
@@ -18,6 +19,7 @@
 namespace sluice {
 namespace {
 
+using Json = nlohmann::json;
 using Names = std::vector<std::string>;
 
 // The names that llama.cpp's converter writes by architecture; none: no byte-level BPE.
@@ -189,6 +191,27 @@ TEST(HfVocabulary, EndsWithoutAKnownNameGetTheKeysOfGguf) {
   EXPECT_EQ(written->end_tokens(), expected);
   const std::string log = logged_by([&] { (void)vocabulary_with({1, 3, 5}); });
   EXPECT_NE(log.find("key=eos_token_id found=\"3 ends"), std::string::npos) << log;
+}
+
+// The directories' own spelling of an expression that takes longer than GGUF's.
+TEST(HfVocabulary, PublishedExpressionsHaveTheNamesOfTheirLinearOnes) {
+  const auto named = pretokenizer_by_name("tiny_aya");
+  ASSERT_TRUE(named.has_value());
+  Json json = Json::parse(
+      testing::read_whole_file(golden_folder() + "/tokenizer/json/qwen.json"));
+  Json stages = split_stages<Json>(*named);
+  stages[0]["pattern"]["Regex"] = "\\d{1,3}(?=(?:\\d{3})*\\b)";
+  stages.push_back({{"type", "ByteLevel"}, {"add_prefix_space", false}, {"use_regex", false}});
+  json["normalizer"] = nullptr;
+  json["pre_tokenizer"] = {{"type", "Sequence"}, {"pretokenizers", stages}};
+  HfTokenizerFiles files;
+  files.tokenizer_json = json.dump();
+  const auto tokenizer = create_hf_tokenizer(files);
+  ASSERT_TRUE(tokenizer.has_value()) << tokenizer.error().message;
+  const auto vocabulary = read_hf_vocabulary(
+      files.tokenizer_json, **tokenizer, (*tokenizer)->vocab_size(), "qwen.json");
+  ASSERT_TRUE(vocabulary.has_value()) << vocabulary.error().message;
+  EXPECT_EQ(vocabulary->pre, "tiny_aya");
 }
 
 }  // namespace

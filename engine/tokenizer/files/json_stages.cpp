@@ -5,6 +5,7 @@
 
 #include "engine/tokenizer/files/bert_stages.h"
 #include "engine/tokenizer/files/json_parts.h"
+#include "engine/tokenizer/files/pretokenizer_names.h"
 #include "engine/tokenizer/text/base64.h"
 #include "engine/tokenizer/text/unicode_data.h"
 
@@ -231,7 +232,7 @@ Expected<JsonPattern> read_pattern(const Json& object, std::string_view where) {
     return JsonPattern(std::move(text));
   }
   SLUICE_TRY(const std::string text, json_string(*pattern, "Regex", where));
-  SLUICE_TRY(Regex regex, Regex::compile(text));
+  SLUICE_TRY(Regex regex, Regex::compile(linear_expression(text)));
   return JsonPattern(std::move(regex));
 }
 

@@ -203,6 +203,12 @@ std::string all_names() {
 
 }  // namespace
 
+std::string_view linear_expression(std::string_view expression) {
+  // From each digit of a run, it looks for the run's end.
+  constexpr std::string_view kPublishedThreesOfNumbers = "\\d{1,3}(?=(?:\\d{3})*\\b)";
+  return expression == kPublishedThreesOfNumbers ? kThreesOfNumbers : expression;
+}
+
 Expected<NamedPretokenizer> pretokenizer_by_name(std::string_view pre) {
   const Row* row = find_row(pre.empty() ? kUsualPretokenizer : pre);
   if (row == nullptr) {

@@ -26,6 +26,10 @@ inline constexpr std::string_view kUsualPretokenizer = "default";
 // kUnsupported names `pre` and the known names.
 Expected<NamedPretokenizer> pretokenizer_by_name(std::string_view pre);
 
+// Returns the expression that finds the same matches as a tokenizer.json's in linear time, where
+// one is known, or `expression`.
+std::string_view linear_expression(std::string_view expression);
+
 // Returns the stages as a tokenizer.json has them, an array. `Json`: nlohmann's, of any order.
 template <typename Json>
 Json split_stages(const NamedPretokenizer& named) {
@@ -39,8 +43,8 @@ Json split_stages(const NamedPretokenizer& named) {
   return stages;
 }
 
-// Returns the first name whose stages have these expressions and the same NFC setting, preferring
-// one that agrees in whole words. Empty: there is none.
+// Returns the first name whose stages have these expressions (as linear_expression() gives them)
+// and the same NFC setting, preferring one that agrees in whole words. Empty: there is none.
 std::string name_of_pretokenizer(const std::vector<std::string>& patterns,
                                  bool whole_words_first,
                                  bool nfc);
