@@ -42,6 +42,8 @@ struct QuantizeOptions {
   int64_t max_shard_bytes = 5'000'000'000;
   // Called before each tensor and once after the last; may be empty.
   std::function<void(const QuantizeProgress&)> on_progress = {};
+  // Called with the output's temporary name before anything has it; may be empty.
+  std::function<void(const std::string&)> on_unfinished = {};
 };
 
 struct QuantizeResult {
@@ -56,8 +58,8 @@ struct QuantizeResult {
 // (kPermissionDenied, kResourceExhausted), or a difference on reading back (kInternal).
 [[nodiscard]] Expected<QuantizeResult> quantize_model(const QuantizeOptions& options);
 
-// Removes what this process has of an output that is not whole, on any thread, before the process
-// ends in the middle of quantize_model().
-void remove_unfinished(std::string output);
+// Removes the output that on_unfinished() named, on any thread, before the process ends in the
+// middle of quantize_model().
+void remove_unfinished(const std::string& path);
 
 }  // namespace sluice

@@ -54,7 +54,9 @@ class Quantizer {
     SLUICE_TRY_VOID(find_largest());
     if (options_.target_bits > 0) SLUICE_TRY_VOID(spend_bits());
     SLUICE_TRY(Unfinished output,
-               Unfinished::create(options_.output, plan_.kind == CheckpointKind::kHuggingFace));
+               Unfinished::create(options_.output,
+                                  plan_.kind == CheckpointKind::kHuggingFace,
+                                  options_.on_unfinished));
     SLUICE_TRY_VOID(write_output(output.path()));
     while (keep_lost()) {
       output.clear();

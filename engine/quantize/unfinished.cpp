@@ -3,17 +3,18 @@
 
 #include <fcntl.h>
 #include <sys/file.h>
+#include <sys/stat.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
-#include <charconv>
-#include <csignal>
+#include <cstdio>
 #include <filesystem>
 #include <system_error>
 #include <utility>
 
+#include "engine/core/random_name.h"
 #include "engine/quantize.h"
-#include "engine/quantize/output_file.h"
 
 namespace sluice {
 namespace {
@@ -21,64 +22,110 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::string_view kMark = ".unfinished-";
+constexpr size_t kNameLength = 32;  // of random_name()
 
-std::string own_name(const std::string& output) {
-  return output + std::string(kMark) + std::to_string(::getpid());
+// What an attempt to lock a file or a folder came to.
+enum class Lock : uint8_t {
+  kTaken,
+  kOfAnother,
+  kUnknown,  // the file system has no locks, or none of folders (NFS)
+  kFailed,   // see errno
+};
+
+Lock take_lock(int descriptor) {
+  int result = 0;
+  do {
+    result = ::flock(descriptor, LOCK_EX | LOCK_NB);
+  } while (result != 0 && errno == EINTR);
+  if (result == 0) return Lock::kTaken;
+  if (errno == EWOULDBLOCK) return Lock::kOfAnother;
+  const bool has_none = errno == ENOLCK || errno == EOPNOTSUPP || errno == ENOSYS ||
+                        errno == EINVAL || errno == EBADF;
+  return has_none ? Lock::kUnknown : Lock::kFailed;
 }
 
-// Whether a process that may be the owner lives, by its number or, in another process namespace,
-// by its lock.
-bool has_owner(const fs::path& path, std::string_view number) {
-  pid_t owner = 0;
-  const auto [end, error] = std::from_chars(number.begin(), number.end(), owner);
-  if (error != std::errc() || end != number.end() || owner <= 0) return true;
-  if (owner != ::getpid() && (::kill(owner, 0) == 0 || errno != ESRCH)) return true;
-  const int file = ::open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NOFOLLOW);
-  if (file < 0) return true;
-  const bool is_locked = ::flock(file, LOCK_EX | LOCK_NB) != 0;
+// Some file systems lock only what is open for writing, which folders never are.
+int open_to_lock(const std::string& path, bool is_directory) {
+  const int how = is_directory ? O_RDONLY | O_DIRECTORY : O_RDWR;
+  return ::open(path.c_str(), how | O_CLOEXEC | O_NOFOLLOW);
+}
+
+// Whether `path` still is what was opened, not removed by another process before it was locked.
+bool is_still_there(const std::string& path, int descriptor) {
+  struct stat opened = {};
+  struct stat named = {};
+  return ::fstat(descriptor, &opened) == 0 && ::lstat(path.c_str(), &named) == 0 &&
+         opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
+}
+
+// Removes what no process has locked, and holds its lock meanwhile. What cannot be locked stays: it
+// may be that of another container or machine, whose processes are not seen from here.
+void remove_orphan(const fs::directory_entry& entry) {
+  std::error_code ignored;
+  const int file = open_to_lock(entry.path().string(), entry.is_directory(ignored));
+  if (file < 0) return;
+  if (take_lock(file) == Lock::kTaken) fs::remove_all(entry.path(), ignored);
   ::close(file);
-  return is_locked;
 }
 
 void remove_orphans(const fs::path& output) {
   const fs::path folder = output.has_parent_path() ? output.parent_path() : fs::path(".");
   const std::string start = output.filename().string() + std::string(kMark);
+  const auto is_hex = [](char c) { return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f'); };
   std::error_code ignored;
   for (const auto& entry : fs::directory_iterator(folder, ignored)) {
     const std::string name = entry.path().filename().string();
-    if (!name.starts_with(start)) continue;
-    if (has_owner(entry.path(), std::string_view(name).substr(start.size()))) continue;
-    fs::remove_all(entry.path(), ignored);
+    if (!name.starts_with(start) || name.size() != start.size() + kNameLength) continue;
+    if (!std::ranges::all_of(name.substr(start.size()), is_hex)) continue;
+    remove_orphan(entry);
   }
+}
+
+tl::unexpected<Error> system_error(const std::string& path, const char* call, int number) {
+  ErrorCode code = ErrorCode::kPermissionDenied;
+  if (number == ENOSPC || number == EDQUOT) code = ErrorCode::kResourceExhausted;
+  return make_error(code, path + ": " + call + ": " + std::generic_category().message(number));
+}
+
+// Makes what is not there yet, and opens it.
+Expected<int> make_new(const std::string& path, bool is_directory) {
+  if (!is_directory) {
+    const int file = ::open(path.c_str(), O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0644);
+    if (file < 0) return system_error(path, "open", errno);
+    return file;
+  }
+  if (::mkdir(path.c_str(), 0777) != 0) return system_error(path, "mkdir", errno);
+  return open_to_lock(path, true);
 }
 
 }  // namespace
 
-Unfinished::Unfinished(std::string output) : output_(std::move(output)), path_(own_name(output_)) {}
+Unfinished::Unfinished(std::string output, std::string path, int lock)
+    : output_(std::move(output)), path_(std::move(path)), lock_(lock) {}
 
 Unfinished::Unfinished(Unfinished&& other) noexcept
     : output_(std::move(other.output_)),
       path_(std::exchange(other.path_, {})),
       lock_(std::exchange(other.lock_, -1)) {}
 
-Expected<Unfinished> Unfinished::create(const std::string& output, bool is_directory) {
+Expected<Unfinished> Unfinished::create(const std::string& output,
+                                        bool is_directory,
+                                        const std::function<void(const std::string&)>& on_path) {
   remove_orphans(output);
-  Unfinished made(output);
-  if (is_directory) {
-    std::error_code error;
-    fs::create_directory(made.path_, error);
-    if (error) {
-      return make_error(ErrorCode::kPermissionDenied,
-                        made.path_ + ": mkdir: " + error.message());
-    }
-  } else {
-    SLUICE_TRY(OutputFile file, OutputFile::create(made.path_, 0));
-    SLUICE_TRY_VOID(file.close());
+  constexpr int kTries = 8;  // others that clean up lock what is new for a moment
+  for (int i = 0; i < kTries; ++i) {
+    const std::string path = output + std::string(kMark) + random_name();
+    if (on_path) on_path(path);
+    SLUICE_TRY(const int file, make_new(path, is_directory));
+    if (file < 0 && errno == ENOENT) continue;
+    if (file < 0) return system_error(path, "open", errno);
+    Unfinished made(output, path, file);
+    const Lock lock = take_lock(file);
+    if (lock == Lock::kFailed) return system_error(path, "flock", errno);
+    if (lock != Lock::kOfAnother && is_still_there(path, file)) return made;
   }
-  // Where a file system has no locks, the number of the process protects it.
-  made.lock_ = ::open(made.path_.c_str(), O_RDONLY | O_CLOEXEC);
-  if (made.lock_ >= 0) ::flock(made.lock_, LOCK_EX | LOCK_NB);
-  return made;
+  return make_error(ErrorCode::kInvalidArgument,
+                    output + ": another process removes its temporary files");
 }
 
 Unfinished::~Unfinished() {
@@ -93,21 +140,27 @@ void Unfinished::clear() const {
 }
 
 Expected<void> Unfinished::rename() {
-  std::error_code error;
-  fs::rename(path_, output_, error);
-  if (error) {
-    return make_error(ErrorCode::kInvalidArgument, output_ + ": rename: " + error.message());
+  const char* const from = path_.c_str();
+  const char* const to = output_.c_str();
+  int result = ::renameat2(AT_FDCWD, from, AT_FDCWD, to, RENAME_NOREPLACE);
+  if (result != 0 && (errno == EINVAL || errno == ENOSYS)) {  // not on this file system
+    struct stat there = {};
+    errno = EEXIST;
+    result = ::lstat(to, &there) == 0 ? -1 : std::rename(from, to);
+  }
+  if (result != 0) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      output_ + ": rename: " + std::generic_category().message(errno));
   }
   path_.clear();
   return {};
 }
 
-void remove_unfinished(std::string output) {
-  while (output.size() > 1 && output.ends_with('/')) output.pop_back();
+void remove_unfinished(const std::string& path) {
   constexpr int kTries = 5;  // the writers' threads still make files
   for (int i = 0; i < kTries; ++i) {
     std::error_code error;
-    fs::remove_all(own_name(output), error);
+    fs::remove_all(path, error);
     if (!error) return;
   }
 }

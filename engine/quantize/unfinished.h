@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// An output's temporary name, "OUT.unfinished-PID" beside it, until the output is whole.
+// An output's temporary name, "OUT.unfinished-" and random_name() beside it, until the output is
+// whole.
 #pragma once
 
+#include <functional>
 #include <string>
 
 #include "engine/core/status.h"
@@ -10,10 +12,14 @@ namespace sluice {
 
 class Unfinished {
  public:
-  // Makes an empty file or directory, locked while this object lives, and removes those of the same
-  // output that no process owns any more: a run that was killed left them. kPermissionDenied,
-  // kResourceExhausted or kInvalidArgument, in one line with the path.
-  static Expected<Unfinished> create(const std::string& output, bool is_directory);
+  // Makes an empty file or directory under a name that no process has, locked while this object
+  // lives, and removes those of the same output that nobody has locked any more: a run that was
+  // killed left them. `on_path`, unless empty, is called with the name before there is anything of
+  // it, again where another one is needed. kPermissionDenied, kResourceExhausted or
+  // kInvalidArgument, in one line with the path.
+  static Expected<Unfinished> create(const std::string& output,
+                                     bool is_directory,
+                                     const std::function<void(const std::string&)>& on_path = {});
 
   // Removes what rename() has not given its name.
   ~Unfinished();
@@ -25,11 +31,11 @@ class Unfinished {
   // Empties a directory, to write it again.
   void clear() const;
 
-  // Gives the whole output its name. kInvalidArgument.
+  // Gives the whole output its name. kInvalidArgument: there is something of that name.
   Expected<void> rename();
 
  private:
-  explicit Unfinished(std::string output);
+  Unfinished(std::string output, std::string path, int lock);
 
   std::string output_;
   std::string path_;

@@ -8,6 +8,7 @@
 #include <cstdio>
 #include <cstring>
 #include <filesystem>
+#include <mutex>
 #include <string>
 #include <thread>
 
@@ -29,7 +30,7 @@ void show(ProgressBar& bar, const QuantizeProgress& progress) {
 // other threads, which inherit the blocked signals.
 class EndingSignals {
  public:
-  explicit EndingSignals(std::string output) : output_(std::move(output)) {
+  EndingSignals() {
     std::signal(SIGXFSZ, SIG_IGN);  // a write beyond the limit is an error like others
     sigemptyset(&signals_);
     for (const int signal : {SIGINT, SIGTERM, SIGHUP}) sigaddset(&signals_, signal);
@@ -37,18 +38,26 @@ class EndingSignals {
     thread_ = std::jthread([this](const std::stop_token& stop) { watch(stop); });
   }
 
+  // Any thread.
+  void set_unfinished(const std::string& path) {
+    const std::lock_guard lock(mutex_);
+    unfinished_ = path;
+  }
+
  private:
-  void watch(const std::stop_token& stop) const {
+  void watch(const std::stop_token& stop) {
     while (!stop.stop_requested()) {
       const timespec poll = {0, 50'000'000};
       const int signal = sigtimedwait(&signals_, nullptr, &poll);
       if (signal < 0) continue;
-      remove_unfinished(output_);
+      const std::lock_guard lock(mutex_);
+      if (!unfinished_.empty()) remove_unfinished(unfinished_);
       std::_Exit(128 + signal);
     }
   }
 
-  std::string output_;
+  std::mutex mutex_;
+  std::string unfinished_;
   sigset_t signals_ = {};
   std::jthread thread_;  // last: starts when the rest is there
 };
@@ -87,8 +96,9 @@ Expected<void> run_quantize(const Invocation& invocation) {
       return make_error(ErrorCode::kInvalidArgument, *file + ": the file is empty");
   }
   Expected<QuantizeResult> result = [&] {
-    const EndingSignals signals(options.output);
+    EndingSignals signals;
     ProgressBar bar;
+    options.on_unfinished = [&](const std::string& path) { signals.set_unfinished(path); };
     options.on_progress = [&bar](const QuantizeProgress& progress) { show(bar, progress); };
     return quantize_model(options);
   }();

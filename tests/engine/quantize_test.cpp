@@ -3,7 +3,9 @@
 // any number of threads, and errors leave nothing behind.
 #include "engine/quantize.h"
 
+#include <fcntl.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -16,6 +18,7 @@
 #include <string>
 
 #include "engine/quantize/expert_sources.h"
+#include "engine/quantize/unfinished.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/safetensors.h"
 #include "tests/engine/quantize_rig.h"
@@ -261,23 +264,52 @@ TEST_F(Quantize, WeightsThatBecomeInfiniteAreRefused) {
   quantize({.input = input, .output = {}, .to = "bf16", .verify = true}, "bf16");
 }
 
-// What killed runs left goes with the next one; what a living process has stays.
+// What killed runs left goes with the next one; what a living process has locked stays.
 TEST_F(Quantize, OutputsOfRunsThatWereKilledAreRemoved) {
-  const std::string dead = at("out.unfinished-4000000");  // above the largest number of a process
-  const std::string living = at("out.unfinished-1");
-  const std::string other = at("out2.unfinished-4000000");
-  for (const std::string& path : {dead, living, other}) {
+  const std::string dead = at("out.unfinished-" + std::string(32, '1'));
+  const std::string living = at("out.unfinished-" + std::string(32, '2'));
+  const std::string other = at("out2.unfinished-" + std::string(32, '1'));
+  const std::string named = at("out.unfinished-business");
+  for (const std::string& path : {dead, living, other, named}) {
     fs::create_directory(path);
     write_file(path + "/model.safetensors", "half");
   }
+  const int lock = ::open(living.c_str(), O_RDONLY | O_CLOEXEC);
+  ASSERT_EQ(::flock(lock, LOCK_EX | LOCK_NB), 0);
   quantize({.input = model(), .output = {}, .to = "int8"}, "out");
+  ::close(lock);
   EXPECT_FALSE(fs::exists(dead));
   EXPECT_TRUE(fs::exists(living));
   EXPECT_TRUE(fs::exists(other));
-  const std::string own = at("later.unfinished-" + std::to_string(::getpid()));
-  fs::create_directory(own);
-  remove_unfinished(at("later") + "/");
-  EXPECT_FALSE(fs::exists(own));
+  EXPECT_TRUE(fs::exists(named));
+}
+
+// Processes of two containers may have one number, which two runs of one process have as well.
+TEST_F(Quantize, RunsOfOneOutputTouchNothingOfEachOther) {
+  for (const bool is_directory : {false, true}) {
+    const std::string output = at(is_directory ? "folder" : "file");
+    std::string told;
+    auto first = Unfinished::create(output, is_directory, [&](const std::string& path) {
+      EXPECT_FALSE(fs::exists(path));
+      told = path;
+    });
+    ASSERT_TRUE(first.has_value()) << first.error().message;
+    EXPECT_EQ(first->path(), told);
+    const std::string of_first = is_directory ? first->path() + "/a" : first->path();
+    write_file(of_first, "first");
+    auto second = Unfinished::create(output, is_directory);
+    ASSERT_TRUE(second.has_value()) << second.error().message;
+    EXPECT_NE(second->path(), first->path());
+    EXPECT_EQ(read_file(of_first), "first");
+    EXPECT_TRUE(first->rename().has_value());
+    const Expected<void> late = second->rename();
+    ASSERT_FALSE(late.has_value());
+    EXPECT_NE(late.error().message.find(output + ": rename: File exists"), std::string::npos)
+        << late.error().message;
+    EXPECT_EQ(read_file(is_directory ? output + "/a" : output), "first");
+    remove_unfinished(second->path());
+    EXPECT_FALSE(fs::exists(second->path()));
+  }
 }
 
 // Floats of --to also replace codes that the scheme leaves alone.
