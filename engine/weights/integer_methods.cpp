@@ -16,6 +16,8 @@ using Json = nlohmann::json;
 constexpr int64_t kLargestGroup = 1 << 20;
 constexpr int64_t kFloatBits = 16;  // of a layer that stays floats
 const std::vector<std::string> kAllLayers = {"Linear"};
+constexpr std::string_view kGptqExceptions = "dynamic";
+constexpr std::string_view kAutoRoundExceptions = "extra_config";
 
 // Reads group_size: -1 is one group for all of k.
 Expected<void> take_group_size(JsonFields& fields, const std::string& name, WeightScheme& scheme) {
@@ -40,15 +42,24 @@ void expect_group_index(bool is_ordered, WeightScheme& scheme) {
   scheme.has_group_index = is_ordered && scheme.place == ScalePlace::kGroup;
 }
 
-// Reads what differs in layers that an expression names, from GPTQ's `dynamic` and auto-round's
-// `extra_config`. Layers that stay floats need no scheme: their tensors tell.
+// Whether auto-round takes the text for an expression, not for a layer's name.
+bool is_expression(std::string_view text) {
+  return text.find_first_of("*+?^$()[]{}|\\") != std::string_view::npos;
+}
+
+// Reads what differs in layers that a name or an expression selects, from GPTQ's `dynamic`, whose
+// expressions match from the beginning, and auto-round's `extra_config`, whose expressions match
+// anywhere and yield to names. Layers that stay floats need no scheme: their tensors tell.
 Expected<void> take_exceptions(JsonFields& fields,
-                               const char* key,
+                               const std::string& key,
                                const LayerScheme& usual,
                                Quantization& quantization) {
   const Json* exceptions = fields.find(key);
   if (exceptions == nullptr || *exceptions == false) return {};
   if (!exceptions->is_object()) return fields.wrong(key, "an object of layers");
+  const bool is_auto_round = key == kAutoRoundExceptions;
+  const auto anchor =
+      is_auto_round ? Quantization::Anchor::kNone : Quantization::Anchor::kBeginning;
   for (const auto& [name, values] : exceptions->items()) {
     const std::string place = fields.place() + "." + key + "." + shown_json(Json(name));
     SLUICE_TRY(JsonFields layer, JsonFields::create(values, place));
@@ -65,8 +76,12 @@ Expected<void> take_exceptions(JsonFields& fields,
     expect_group_index(is_ordered, scheme.weights);
     SLUICE_TRY_VOID(take_neutral_fields(layer));
     SLUICE_TRY_VOID(layer.no_more());
+    if (is_auto_round && !is_expression(name)) {
+      quantization.except_name(scheme, name);
+      continue;
+    }
     const std::string expression = name.starts_with("+:") ? name.substr(2) : name;
-    SLUICE_TRY_VOID(quantization.except(scheme, "re:" + expression, place));
+    SLUICE_TRY_VOID(quantization.except(scheme, expression, anchor, place));
   }
   return {};
 }
@@ -82,8 +97,8 @@ Expected<void> read_gptq_fields(JsonFields& fields,
   SLUICE_TRY(scheme.weights.symmetric, fields.flag("sym", true));
   SLUICE_TRY(const bool is_ordered, fields.flag("desc_act", false));
   expect_group_index(is_ordered, scheme.weights);
-  for (const char* key : {"dynamic", "extra_config"}) {
-    SLUICE_TRY_VOID(take_exceptions(fields, key, scheme, quantization));
+  for (const std::string_view key : {kGptqExceptions, kAutoRoundExceptions}) {
+    SLUICE_TRY_VOID(take_exceptions(fields, std::string(key), scheme, quantization));
   }
   SLUICE_TRY_VOID(take_neutral_fields(fields));
   SLUICE_TRY_VOID(fields.no_more());
@@ -107,8 +122,8 @@ Expected<void> read_awq_fields(JsonFields& fields, Quantization& quantization) {
   SLUICE_TRY(const std::vector<std::string> kept, fields.names("modules_to_not_convert"));
   const std::string place = fields.place();
   SLUICE_TRY_VOID(quantization.ignore_parts(kept, place + ".modules_to_not_convert"));
-  for (const char* key : {"dynamic", "extra_config"}) {
-    SLUICE_TRY_VOID(take_exceptions(fields, key, scheme, quantization));
+  for (const std::string_view key : {kGptqExceptions, kAutoRoundExceptions}) {
+    SLUICE_TRY_VOID(take_exceptions(fields, std::string(key), scheme, quantization));
   }
   SLUICE_TRY_VOID(take_neutral_fields(fields));
   SLUICE_TRY_VOID(fields.no_more());

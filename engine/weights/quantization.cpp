@@ -107,14 +107,16 @@ std::vector<std::string> spellings_of(std::string_view layer) {
 LayerScheme layer_scheme(SchemeKind kind) { return kSchemes[static_cast<size_t>(kind)]; }
 
 Expected<std::optional<Quantization::Pattern>> Quantization::pattern_of(const std::string& target,
-                                                                        const std::string& place) {
+                                                                        const std::string& place,
+                                                                        Anchor anchor) {
   constexpr std::string_view kRegex = "re:";
   if (!target.starts_with(kRegex)) {
     if (!has_wildcard(target)) return std::optional<Pattern>();
     const size_t literal = target.find_first_of("*?[\\");
     return std::optional<Pattern>({.text = target, .literal = literal, .regex = std::nullopt});
   }
-  Expected<Regex> regex = Regex::compile("\\A(?:" + target.substr(kRegex.size()) + ")");
+  const char* const front = anchor == Anchor::kBeginning ? "\\A(?:" : "(?:";
+  Expected<Regex> regex = Regex::compile(front + target.substr(kRegex.size()) + ")");
   if (!regex) {
     return make_error(ErrorCode::kUnsupported,
                       place + ": found " + shown_json(Json(target)) +
@@ -178,13 +180,10 @@ Expected<void> Quantization::ignore_parts(const std::vector<std::string>& names,
 }
 
 Expected<void> Quantization::except(const LayerScheme& scheme,
-                                    const std::string& target,
+                                    const std::string& expression,
+                                    Anchor anchor,
                                     const std::string& place) {
-  SLUICE_TRY(std::optional<Pattern> pattern, pattern_of(target, place));
-  if (!pattern) {
-    return make_error(ErrorCode::kUnsupported,
-                      place + ": found " + shown_json(Json(target)) + ", expected an expression");
-  }
+  SLUICE_TRY(std::optional<Pattern> pattern, pattern_of("re:" + expression, place, anchor));
   pattern->scheme = schemes_.size();
   pattern->place = place;
   schemes_.push_back(scheme);
@@ -192,14 +191,30 @@ Expected<void> Quantization::except(const LayerScheme& scheme,
   return {};
 }
 
+void Quantization::except_name(const LayerScheme& scheme, const std::string& name) {
+  named_exceptions_.emplace(name, schemes_.size());
+  schemes_.push_back(scheme);
+}
+
+std::optional<size_t> Quantization::exception_of_name(
+    const std::vector<std::string>& spellings) const {
+  if (named_exceptions_.empty()) return std::nullopt;
+  for (const std::string& name : spellings) {
+    const auto found = named_exceptions_.find(name);
+    if (found != named_exceptions_.end()) return found->second;
+  }
+  return std::nullopt;
+}
+
 Expected<void> Quantization::check_exceptions(std::string_view layer) const {
   if (exceptions_.empty()) return {};
   const std::vector<std::string> spellings = spellings_of(layer);
+  if (exception_of_name(spellings)) return {};
   const Pattern* first = nullptr;
+  Regex::Scanner scanner;
   for (const Pattern& pattern : exceptions_) {
-    if (!std::ranges::any_of(spellings, [&](const auto& name) { return matches(pattern, name); })) {
-      continue;
-    }
+    const auto is_it = [&](const auto& name) { return matches(pattern, name, scanner); };
+    if (!std::ranges::any_of(spellings, is_it)) continue;
     if (first == nullptr) first = &pattern;
     if (schemes_[first->scheme] == schemes_[pattern.scheme]) continue;
     return make_error(ErrorCode::kUnsupported,
@@ -210,12 +225,13 @@ Expected<void> Quantization::check_exceptions(std::string_view layer) const {
   return {};
 }
 
-bool Quantization::matches(const Pattern& pattern, const std::string& layer) {
+bool Quantization::matches(const Pattern& pattern,
+                           const std::string& layer,
+                           Regex::Scanner& scanner) {
   if (!pattern.regex) {
     return layer.compare(0, pattern.literal, pattern.text, 0, pattern.literal) == 0 &&
            fnmatch(pattern.text.c_str(), layer.c_str(), 0) == 0;
   }
-  Regex::Scanner scanner;
   Regex::Range found;
   return pattern.regex->find(layer, 0, scanner, found);
 }
@@ -234,31 +250,32 @@ bool Quantization::has_ignored_part(std::string_view layer) const {
   }
 }
 
-bool Quantization::is_ignored(const std::string& layer) const {
+bool Quantization::is_ignored(const std::string& layer, Regex::Scanner& scanner) const {
   return ignored_.contains(layer) || has_ignored_part(layer) ||
-         std::ranges::any_of(ignored_patterns_, [&layer](const Pattern& pattern) {
-           return matches(pattern, layer);
+         std::ranges::any_of(ignored_patterns_, [&](const Pattern& pattern) {
+           return matches(pattern, layer, scanner);
          });
 }
 
 const LayerScheme* Quantization::scheme_of(std::string_view layer) const {
   if (schemes_.empty()) return nullptr;
   const std::vector<std::string> spellings = spellings_of(layer);
+  Regex::Scanner scanner;
   const auto any = [&](const auto& is_it) { return std::ranges::any_of(spellings, is_it); };
-  if (any([&](const std::string& name) { return is_ignored(name); })) return nullptr;
+  const auto any_matches = [&](const Pattern& pattern) {
+    return any([&](const std::string& name) { return matches(pattern, name, scanner); });
+  };
+  if (any([&](const std::string& name) { return is_ignored(name, scanner); })) return nullptr;
+  if (const auto index = exception_of_name(spellings)) return &schemes_[*index];
   for (const Pattern& pattern : exceptions_) {
-    if (any([&](const std::string& name) { return matches(pattern, name); })) {
-      return &schemes_[pattern.scheme];
-    }
+    if (any_matches(pattern)) return &schemes_[pattern.scheme];
   }
   for (const std::string& name : spellings) {
     const auto found = by_name_.find(name);
     if (found != by_name_.end()) return &schemes_[found->second];
   }
   for (const auto& [text, pattern] : patterns_) {
-    if (any([&](const std::string& name) { return matches(pattern, name); })) {
-      return &schemes_[pattern.scheme];
-    }
+    if (any_matches(pattern)) return &schemes_[pattern.scheme];
   }
   return of_all_ ? &schemes_[*of_all_] : nullptr;
 }

@@ -80,12 +80,17 @@ class Quantization {
   // Takes names of layers that stay floats as transformers does: one without * or ? is that of any
   // run of a layer's parts, "mlp" of "model.layers.0.mlp.up_proj".
   Expected<void> ignore_parts(const std::vector<std::string>& names, const std::string& place);
-  // For a target with * or ? or "re:", which decides before all targets of add().
+  // For a regular expression, which decides before all targets of add(): anchored at the beginning
+  // of a layer's name, or found anywhere in it.
+  enum class Anchor : uint8_t { kBeginning, kNone };
   Expected<void> except(const LayerScheme& scheme,
-                        const std::string& target,
+                        const std::string& expression,
+                        Anchor anchor,
                         const std::string& place);
+  // For the whole name of a layer, once each, which decides before all expressions.
+  void except_name(const LayerScheme& scheme, const std::string& name);
 
-  // kUnsupported: two exceptions name the layer, with other schemes.
+  // kUnsupported: two expressions of exceptions match the layer, with other schemes.
   [[nodiscard]] Expected<void> check_exceptions(std::string_view layer) const;
 
  private:
@@ -98,8 +103,9 @@ class Quantization {
   };
 
   static Expected<std::optional<Pattern>> pattern_of(const std::string& target,
-                                                     const std::string& place);
-  static bool matches(const Pattern& pattern, const std::string& layer);
+                                                     const std::string& place,
+                                                     Anchor anchor = Anchor::kBeginning);
+  static bool matches(const Pattern& pattern, const std::string& layer, Regex::Scanner& scanner);
 
   struct NameHash {
     using is_transparent = void;
@@ -115,7 +121,10 @@ class Quantization {
                             const std::string& place,
                             Names& names);
   [[nodiscard]] bool has_ignored_part(std::string_view layer) const;
-  [[nodiscard]] bool is_ignored(const std::string& layer) const;
+  [[nodiscard]] bool is_ignored(const std::string& layer, Regex::Scanner& scanner) const;
+  // Returns the index of the scheme that an exception gives the layer by its name.
+  [[nodiscard]] std::optional<size_t> exception_of_name(
+      const std::vector<std::string>& spellings) const;
 
   std::vector<LayerScheme> schemes_;
   std::unordered_map<std::string, size_t> by_name_;
@@ -125,6 +134,7 @@ class Quantization {
   Names ignored_parts_;
   std::vector<Pattern> ignored_patterns_;
   std::vector<Pattern> exceptions_;
+  std::unordered_map<std::string, size_t> named_exceptions_;
 };
 
 }  // namespace sluice

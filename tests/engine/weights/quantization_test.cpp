@@ -85,6 +85,26 @@ TEST(Quantization, ExceptionsOfGptqAndAutoRoundDecide) {
             ZeroPoints::kGptqV2);
 }
 
+// A layer's whole name decides before auto-round's expressions, which are found anywhere in names.
+TEST(Quantization, NamesOfAutoRoundDecideBeforeItsExpressions) {
+  const auto found = read(
+      R"({"quant_method":"auto-round","bits":4,"group_size":128,"sym":true,"data_type":"int",
+          "packing_format":"auto_round:auto_gptq","extra_config":{
+          "model.layers.0.mlp.down_proj":{"bits":4,"group_size":32},
+          "model.layers.0.mlp.up_pro.":{"bits":8,"group_size":64},
+          "mlp.*down":{"bits":8},"^layers":{"bits":8}}})");
+  ASSERT_TRUE(found.has_value()) << found.error().message;
+  const auto of = [&](const char* layer) { return found->scheme_of(layer)->weights; };
+  EXPECT_EQ(of("model.layers.0.mlp.down_proj").group, 32);
+  EXPECT_EQ(of("model.layers.0.mlp.down_proj").code, CodeKind::kInt4);
+  EXPECT_EQ(of("language_model.model.layers.0.mlp.down_proj").group, 32);
+  EXPECT_TRUE(found->check_exceptions("model.layers.0.mlp.down_proj").has_value());
+  EXPECT_EQ(of("model.layers.1.mlp.down_proj").code, CodeKind::kInt8);
+  EXPECT_EQ(of("model.layers.0.mlp.down_proj_2").code, CodeKind::kInt8);
+  EXPECT_EQ(of("model.layers.0.mlp.up_proj").group, 128);
+  EXPECT_EQ(of("model.layers.0.mlp.gate_proj").code, CodeKind::kInt4);
+}
+
 // The order of two expressions for one layer is lost, so that they must agree.
 TEST(Quantization, TwoExceptionsOfOneLayerAreRefused) {
   const auto found = read(
@@ -270,6 +290,33 @@ TEST(Quantization, ManyNamesForManyLayersTakeNoTime) {
     });
     EXPECT_EQ(num_found, 10'000);
   }
+}
+
+TEST(Quantization, AutoRoundMayNameEveryLayer) {
+  constexpr int kLayers = 20'000;
+  const auto name = [](int i) {
+    return "model.layers.0.mlp.experts." + std::to_string(i) + ".down_proj";
+  };
+  Json layers = {{"self_attn.*", {{"bits", 8}}}};
+  for (int i = 0; i < kLayers; ++i) layers[name(i)] = {{"bits", i % 2 == 0 ? 4 : 8}};
+  const Json config = {{"quant_method", "auto-round"},
+                       {"packing_format", "auto_round:auto_gptq"},
+                       {"bits", 4},
+                       {"group_size", 128},
+                       {"extra_config", layers}};
+  const int num_found = testing::in_time([&] {
+    const auto found = read_quantization(config, "config.json: quantization_config");
+    EXPECT_TRUE(found.has_value()) << found.error().message;
+    int count = 0;
+    for (int i = 0; i < kLayers; ++i) {
+      const CodeKind code = i % 2 == 0 ? CodeKind::kInt4 : CodeKind::kInt8;
+      const bool is_right = found->scheme_of(name(i))->weights.code == code &&
+                            found->check_exceptions(name(i)).has_value();
+      count += is_right ? 1 : 0;
+    }
+    return count;
+  });
+  EXPECT_EQ(num_found, kLayers);
 }
 
 TEST(Quantization, GptOssHasNoLayersHere) {
