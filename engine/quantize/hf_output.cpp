@@ -11,6 +11,7 @@
 #include "engine/quantize/output_file.h"
 #include "engine/quantize/tokenizer_output.h"
 #include "engine/tokenizer/files/json_parts.h"
+#include "engine/weights/hf_config.h"
 #include "engine/weights/json_file.h"
 #include "engine/weights/mapped_file.h"
 
@@ -253,6 +254,15 @@ Expected<void> copy_files(const std::string& input, const std::string& output) {
   return copy_modules(input, output);
 }
 
+// Returns the objects of a wrapper's text model that are there.
+std::vector<Json*> text_configs(Json& config) {
+  std::vector<Json*> found;
+  for (const char* name : kTextConfigs) {
+    if (config.contains(name) && config[name].is_object()) found.push_back(&config[name]);
+  }
+  return found;
+}
+
 Expected<Json> input_config(const std::string& input) {
   const std::string path = input + "/config.json";
   SLUICE_TRY(const MappedFile file, MappedFile::open(path));
@@ -264,9 +274,7 @@ Expected<Json> input_config(const std::string& input) {
   }
   for (const char* key : {"quantization_config", "compression_config"}) {
     config.erase(key);
-    if (config.contains("text_config") && config["text_config"].is_object()) {
-      config["text_config"].erase(key);
-    }
+    for (Json* nested : text_configs(config)) nested->erase(key);
   }
   return config;
 }
@@ -275,9 +283,7 @@ Expected<Json> input_config(const std::string& input) {
 void say_untied(Json& config) {
   constexpr const char* kKey = "tie_word_embeddings";
   config[kKey] = false;
-  if (config.contains("text_config") && config["text_config"].is_object()) {
-    config["text_config"][kKey] = false;
-  }
+  for (Json* nested : text_configs(config)) (*nested)[kKey] = false;
 }
 
 // Returns the configuration of a GGUF file's model, with the type of most of its floats, and its

@@ -365,6 +365,20 @@ TEST_F(Quantize, PartsThatAreLeftOutAreSaid) {
             std::string::npos);
 }
 
+// What the input says of its codes, for the whole or for the text model in it, is not the output's.
+TEST_F(Quantize, ConfigurationsOfWrappersLoseTheirQuantization) {
+  const std::string input = model(TinyWeights::kInt8);
+  const Json config = Json::parse(read_file(input + "/config.json"));
+  for (const char* name : {"text_config", "llm_config"}) {
+    const Json wrapper = {{"model_type", "internvl_chat"}, {name, config}};
+    write_file(input + "/config.json", wrapper.dump());
+    quantize({.input = input, .output = {}, .to = "fp8", .verify = true}, name);
+    const Json written = Json::parse(read_file(at(name) + "/config.json"));
+    EXPECT_TRUE(written.contains("quantization_config"));
+    EXPECT_FALSE(written[name].contains("quantization_config")) << name;
+  }
+}
+
 TEST_F(Quantize, OutputsMayEndWithASlashAndConfigurationsHaveNaN) {
   const std::string input = model();
   std::string config = read_file(input + "/config.json");
