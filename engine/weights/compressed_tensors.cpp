@@ -23,7 +23,9 @@ constexpr std::string_view kFormats[] = {"int-quantized",
                                          "pack-quantized",
                                          "nvfp4-pack-quantized",
                                          "mxfp4-pack-quantized",
-                                         "mixed-precision"};
+                                         "mixed-precision",
+                                         "dense"};
+constexpr size_t kGroupFormats = 6;  // the first ones, which groups may have
 
 // Arguments for weights or for inputs.
 struct Arguments {
@@ -149,6 +151,11 @@ Expected<void> take_inputs(const JsonFields& fields,
   const bool fp4 = scheme.code == CodeKind::kE2M1;
   const bool fp8 = scheme.code == CodeKind::kE4M3;
   SLUICE_TRY_VOID(require(inputs.is_symmetric, "symmetric", "true"));
+  if (inputs.is_float && !fp4 && !fp8) {
+    // FP8 beside integers: the inputs stay floats, which are finer. Static scales would be tensors.
+    SLUICE_TRY_VOID(require(inputs.bits == 8, "num_bits", "8"));
+    return require(inputs.dynamic == "true", "dynamic", "true");
+  }
   SLUICE_TRY_VOID(
       require(inputs.is_float == (fp4 || fp8), "type", fp4 || fp8 ? "\"float\"" : "\"int\""));
   SLUICE_TRY_VOID(require(inputs.bits == (fp4 ? 4 : 8), "num_bits", fp4 ? "4" : "8"));
@@ -179,6 +186,22 @@ Expected<void> take_inputs(const JsonFields& fields,
   return require(inputs.dynamic == "true", "dynamic", "true");
 }
 
+// Checks a group without weights, such as that of attention: its inputs stay floats, which are
+// finer.
+Expected<void> check_inputs_alone(JsonFields& fields) {
+  if (const Json* inputs = fields.find("input_activations"); inputs != nullptr) {
+    SLUICE_TRY(JsonFields input_fields,
+               JsonFields::create(*inputs, fields.place() + ".input_activations"));
+    SLUICE_TRY(const Arguments arguments, read_arguments(input_fields));
+    if (arguments.bits != 4 && arguments.bits != 8) return input_fields.wrong("num_bits", "4 or 8");
+    if (!arguments.is_symmetric) return input_fields.wrong("symmetric", "true");
+  }
+  if (fields.find("output_activations") != nullptr) {
+    return fields.wrong("output_activations", "null");
+  }
+  return fields.no_more();
+}
+
 Expected<void> read_group(const Json& group,
                           const std::string& place,
                           const std::string& usual_format,
@@ -187,11 +210,13 @@ Expected<void> read_group(const Json& group,
   SLUICE_TRY(const std::vector<std::string> targets, fields.names("targets"));
   std::string format = usual_format;
   if (fields.find("format") != nullptr) {
-    SLUICE_TRY(format, fields.choice("format", std::span(kFormats).first(6)));
+    SLUICE_TRY(format, fields.choice("format", std::span(kFormats).first(kGroupFormats)));
   }
-  if (format == "mixed-precision") return fields.wrong("format", "one of a group's formats");
   const Json* weights = fields.find("weights");
-  if (weights == nullptr) return fields.wrong("weights", "an object");
+  if (weights == nullptr) return check_inputs_alone(fields);
+  if (format == "mixed-precision" || format == "dense") {
+    return fields.wrong("format", "one of a group's formats");
+  }
   SLUICE_TRY(JsonFields weight_fields, JsonFields::create(*weights, place + ".weights"));
   SLUICE_TRY(const Arguments of_weights, read_arguments(weight_fields));
   SLUICE_TRY(LayerScheme scheme, scheme_of_weights(weight_fields, of_weights, format));

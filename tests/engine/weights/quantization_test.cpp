@@ -157,6 +157,43 @@ TEST(Quantization, FormatsOfTheCacheAreRead) {
                    .has_value());
 }
 
+// The presets of 4-bit weights and FP8 inputs: floats are finer than what the file asks for.
+TEST(Quantization, FloatsOfEightBitsBesideIntegersStayFloats) {
+  const auto found = read(
+      R"({"quant_method":"compressed-tensors","format":"pack-quantized",)"
+      R"("quantization_status":"compressed","config_groups":{"a":{"targets":["Linear"],)"
+      R"("input_activations":{"num_bits":8,"type":"float","strategy":"token","dynamic":true},)"
+      R"("weights":)" + kInt4 + "}}}");
+  ASSERT_TRUE(found.has_value()) << found.error().message;
+  EXPECT_EQ(found->scheme_of("lm_head")->weights.code, CodeKind::kInt4);
+  EXPECT_EQ(found->scheme_of("lm_head")->weights.inputs, SchemeInputs::kFloats);
+}
+
+// A file that only the cache's or the attention's formats are of has no codes.
+TEST(Quantization, GroupsWithoutWeightsAddNothing) {
+  const std::string start =
+      R"({"quant_method":"compressed-tensors","quantization_status":"compressed","format":")";
+  const auto cache = read(
+      start + R"(dense","config_groups":{},"kv_cache_scheme":{"num_bits":8,"type":"float",)"
+              R"("strategy":"tensor","dynamic":false}})");
+  ASSERT_TRUE(cache.has_value()) << cache.error().message;
+  EXPECT_TRUE(cache->empty());
+  const auto with_attention = [&](const std::string& bits) {
+    return read(start + R"(float-quantized","config_groups":{"a":{"targets":["Linear"],"weights":)" +
+                kFp8 + R"(},"b":{"targets":["LlamaAttention"],"weights":null,"format":null,)"
+                       R"("input_activations":{"type":"float","strategy":"attn_head","num_bits":)" +
+                bits + "}}}}");
+  };
+  const auto found = with_attention("8");
+  ASSERT_TRUE(found.has_value()) << found.error().message;
+  EXPECT_EQ(name_of(*found, "lm_head"), "FP8");
+  const auto wrong = with_attention("3");
+  ASSERT_FALSE(wrong.has_value());
+  EXPECT_NE(wrong.error().message.find("input_activations.num_bits: found 3, expected 4 or 8"),
+            std::string::npos)
+      << wrong.error().message;
+}
+
 TEST(Quantization, FieldsOfMxfp4AreKnown) {
   EXPECT_TRUE(read(R"({"quant_method":"mxfp4","dequantize":false})"));
   const auto unknown = read(R"({"quant_method":"mxfp4","rotation":"hadamard"})");
