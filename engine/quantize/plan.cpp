@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 #include <set>
+#include <utility>
 
 #include "engine/core/log.h"
 #include "engine/quantize/source_rows.h"
@@ -19,7 +20,6 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr size_t kMaxRules = 1000;
-constexpr int kMaxDepth = 4;
 
 constexpr std::string_view kLinearNames[] = {
     "attn_q",       "attn_k",         "attn_v",          "attn_qkv",      "attn_q_a",
@@ -131,35 +131,83 @@ Expected<std::vector<Rule>> make_rules(const std::vector<std::string>& expressio
   return rules;
 }
 
+// Reads a recipe's pairs, and stops where the text cannot be one: what follows may be long.
+class RecipeReader {
+ public:
+  using Pair = std::pair<std::string, std::string>;  // an expression and a scheme
+
+  Expected<std::vector<Pair>> read(const std::string& text) {
+    const bool is_read = Json::sax_parse(text, this);
+    if (!problem_.empty()) return wrong("--recipe: " + problem_, "recipe");
+    if (!is_read || pairs_.empty()) return wrong("--recipe: " + expected_form(), "recipe");
+    return std::move(pairs_);
+  }
+
+  // What nlohmann's reader calls; false ends it.
+  bool null() { return other_value(); }
+  bool boolean(bool) { return other_value(); }
+  bool number_integer(Json::number_integer_t) { return other_value(); }
+  bool number_unsigned(Json::number_unsigned_t) { return other_value(); }
+  bool number_float(Json::number_float_t, const std::string&) { return other_value(); }
+  bool binary(Json::binary_t&) { return other_value(); }
+  bool start_array(size_t) { return other_value(); }
+  bool end_array() { return true; }
+  bool end_object() { return true; }
+
+  bool start_object(size_t) {
+    if (is_inside_) return other_value();
+    is_inside_ = true;
+    return true;
+  }
+
+  bool key(std::string& expression) {
+    if (pairs_.size() == kMaxRules) {
+      problem_ = expected_form();
+    } else if (!keys_.insert(expression).second) {
+      problem_ = sluice::in_quotes(expression) + ": found twice, expected once";
+    }
+    pairs_.emplace_back(expression, "");
+    return problem_.empty();
+  }
+
+  bool string(std::string& scheme) {
+    if (!is_inside_) return false;
+    pairs_.back().second = scheme;
+    return true;
+  }
+
+  bool parse_error(size_t, const std::string&, const nlohmann::json::exception&) {
+    problem_ = expected_form();
+    return false;
+  }
+
+ private:
+  static std::string expected_form() {
+    return "expected a JSON object of 1 to " + std::to_string(kMaxRules) +
+           " pairs of an expression and a scheme";
+  }
+
+  bool other_value() {
+    if (is_inside_) {
+      problem_ = sluice::in_quotes(pairs_.back().first) + ": expected the name of a scheme";
+    }
+    return false;
+  }
+
+  bool is_inside_ = false;
+  std::string problem_;
+  std::set<std::string> keys_;
+  std::vector<Pair> pairs_;
+};
+
 Expected<std::vector<Rule>> parse_recipe(const std::string& text) {
   std::vector<Rule> rules;
   if (text.empty()) return rules;
-  bool too_deep = false;
-  std::set<std::string> keys;
-  std::string twice;
-  const auto watch = [&](int depth, Json::parse_event_t event, Json& value) {
-    too_deep = too_deep || depth > kMaxDepth;
-    const bool is_key = depth == 1 && event == Json::parse_event_t::key;
-    if (is_key && !keys.insert(value.get<std::string>()).second) twice = value.get<std::string>();
-    return !too_deep;
-  };
-  const Json recipe = Json::parse(text, watch, false);
-  if (!twice.empty()) {
-    return wrong("--recipe: " + sluice::in_quotes(twice) + ": found twice, expected once", "recipe");
-  }
-  if (!recipe.is_object() || recipe.empty() || recipe.size() > kMaxRules) {
-    return wrong("--recipe: expected a JSON object of 1 to " + std::to_string(kMaxRules) +
-                     " pairs of an expression and a scheme",
-                 "recipe");
-  }
-  for (const auto& [expression, scheme] : recipe.items()) {
-    if (!scheme.is_string()) {
-      return wrong("--recipe: " + sluice::in_quotes(expression) + ": expected the name of a scheme",
-                   "recipe");
-    }
+  SLUICE_TRY(const auto pairs, RecipeReader().read(text));
+  for (const auto& [expression, scheme] : pairs) {
     SLUICE_TRY(Rule rule, make_rule(expression, "recipe"));
-    if (const auto& name = scheme.get_ref<const std::string&>(); name != "keep") {
-      SLUICE_TRY(rule.scheme, parse_target(name));
+    if (scheme != "keep") {
+      SLUICE_TRY(rule.scheme, parse_target(scheme));
     }
     rules.push_back(std::move(rule));
   }

@@ -24,6 +24,7 @@
 #include "tests/engine/quantize_rig.h"
 #include "tests/engine/weights/hf_directory.h"
 #include "tests/support/captured_log.h"
+#include "tests/support/thread_time.h"
 
 namespace sluice::testing {
 namespace {
@@ -224,6 +225,24 @@ TEST_F(Quantize, WrongOptionsAreNamed) {
   const auto result = quantize_model({.input = input, .output = at("there"), .to = "fp8"});
   ASSERT_FALSE(result.has_value());
   EXPECT_NE(result.error().message.find("expected a new name"), std::string::npos);
+}
+
+// A list of objects, and an object of too many pairs, are refused where that shows.
+TEST_F(Quantize, LongRecipesThatAreNoneAreRefusedAtOnce) {
+  const std::string input = model();
+  std::string list = "[{}";
+  std::string pairs = "{\"0\":\"int8\"";
+  for (int i = 1; i < 300'000; ++i) {
+    list += ",{}";
+    pairs += ",\"" + std::to_string(i) + "\":" + (i < 1000 ? "\"int8\"" : "{}");
+  }
+  for (const std::string& recipe : {list + "]", pairs + "}"}) {
+    const std::string message =
+        in_time([&] { return error({.input = input, .output = {}, .recipe = recipe}); });
+    EXPECT_NE(message.find("--recipe: expected a JSON object of 1 to 1000 pairs"),
+              std::string::npos)
+        << message;
+  }
 }
 
 // A weight that is not a number ends the run with the tensor's name, in any format.
