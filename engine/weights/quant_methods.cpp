@@ -27,6 +27,10 @@ Expected<void> read_fp8(const Json& config, const std::string& place, Quantizati
   constexpr std::string_view kInputs[] = {"dynamic", "static"};
   constexpr std::string_view kScaleFormats[] = {"ue8m0", "float"};
   SLUICE_TRY(JsonFields fields, JsonFields::create(config, place));
+  // GPTQModel's, whose weight_scale_inv divides.
+  if (fields.find("weight_scale_semantics") != nullptr) {
+    return fields.wrong("weight_scale_semantics", "none: scales that multiply");
+  }
   if (fields.find("fmt") != nullptr) SLUICE_TRY_VOID(fields.choice("fmt", kFormats));
   SLUICE_TRY(const std::string inputs, fields.choice("activation_scheme", kInputs));
   const Json* block = fields.find("weight_block_size");

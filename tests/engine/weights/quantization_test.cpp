@@ -396,6 +396,8 @@ TEST(Quantization, WhatNoKernelDoesIsRefusedByName) {
       {"3", "quant_method: found nothing"},
       {R"({"quant_method":"bitsandbytes"})", "quant_method: found \"bitsandbytes\""},
       {R"({"quant_method":"fp8"})", "activation_scheme: found nothing"},
+      {R"({"quant_method":"fp8","bits":8,"weight_scale_semantics":"inverse"})",
+       "weight_scale_semantics: found \"inverse\", expected none: scales that multiply"},
       {R"({"quant_method":"fp8","activation_scheme":"dynamic","fmt":"e5m2"})",
        "fmt: found \"e5m2\""},
       {R"({"quant_method":"fp8","activation_scheme":"dynamic","weight_block_size":[64,128]})",
