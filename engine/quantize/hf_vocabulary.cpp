@@ -329,9 +329,9 @@ class Reader {
     for (const SpecialText special : {SpecialText::kText, SpecialText::kParse}) {
       std::vector<TokenId> expected;
       std::vector<TokenId> found;
-      tokenizer_.encode(text, special, expected);
-      other.encode(text, special, found);
-      if (found != expected) {
+      const bool are_whole = tokenizer_.encode(text, special, expected).has_value() &&
+                             other.encode(text, special, found).has_value();
+      if (!are_whole || found != expected) {
         return "other tokens for " + sluice::in_quotes(text) + " where GGUF calls its splits \"" +
                result_.pre + "\"";
       }

@@ -13,7 +13,7 @@ Expected<std::vector<std::vector<TokenId>>> text_windows(const Checkpoint& check
   SLUICE_TRY(const CheckpointText parts, checkpoint.text());
   const Tokenizer& tokenizer = *parts.tokenizer;
   std::vector<TokenId> tokens;
-  tokenizer.encode(text, SpecialText::kText, tokens);
+  SLUICE_TRY_VOID(tokenizer.encode(text, SpecialText::kText, tokens));
   std::vector<TokenId> prefix;
   if (tokenizer.add_bos()) prefix.push_back(tokenizer.bos());
   const auto room = static_cast<size_t>(kTextWindow) - prefix.size();

@@ -69,17 +69,19 @@ class Tokenizer {
 
   // Appends the ids of `text` (any bytes; a run of invalid UTF-8 is a separate piece). No BOS is
   // added. User-defined tokens are found in both modes, control tokens only by kParse: leftmost
-  // first, then longest. A byte without a token is left out.
-  virtual void encode(std::string_view text,
-                      SpecialText special,
-                      std::vector<TokenId>& out) const = 0;
+  // first, then longest. A byte without a token is left out. kInvalidArgument names an expression
+  // of the tokenizer's files that takes far too long with this text (see Regex::Scanner): what is
+  // appended then counts for nothing.
+  virtual Expected<void> encode(std::string_view text,
+                                SpecialText special,
+                                std::vector<TokenId>& out) const = 0;
 
   // Encodes like kParse, but finds control tokens only where they are entirely outside
   // `literal_ranges` (ascending, disjoint): user text inside a rendered template. The text is
-  // tokenized as a whole, so ids at the borders are those of the whole string.
-  virtual void encode_marked(std::string_view text,
-                             std::span<const TextRange> literal_ranges,
-                             std::vector<TokenId>& out) const = 0;
+  // tokenized as a whole, so ids at the borders are those of the whole string. Fails like encode().
+  virtual Expected<void> encode_marked(std::string_view text,
+                                       std::span<const TextRange> literal_ranges,
+                                       std::vector<TokenId>& out) const = 0;
 
   // Returns the bytes of a token, possibly a part of a character. Control tokens give their name;
   // ids out of range give an empty view.

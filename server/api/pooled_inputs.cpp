@@ -228,9 +228,9 @@ Expected<Ids> encode_input(const ValidationContext& context,
   const Tokenizer& tokenizer = context.tokenizer;
   Ids ids;
   if (rules.prompt.empty()) {
-    tokenizer.encode(text, SpecialText::kParse, ids);
+    SLUICE_TRY_VOID(tokenizer.encode(text, SpecialText::kParse, ids));
   } else {
-    tokenizer.encode(rules.prompt + std::string(text), SpecialText::kParse, ids);
+    SLUICE_TRY_VOID(tokenizer.encode(rules.prompt + std::string(text), SpecialText::kParse, ids));
   }
   Ids prefix;
   Ids suffix;

@@ -54,7 +54,7 @@ Expected<std::vector<TokenId>> read_prediction(const Json& body,
   SLUICE_TRY(const std::string text, read_content(content != nullptr ? *content : Json(nullptr)));
   const auto most = static_cast<size_t>(std::max<int64_t>(max_tokens, 0));
   const std::string_view front = std::string_view(text).substr(0, most * kMaxTokenBytes);
-  tokenizer.encode(front, SpecialText::kText, tokens);
+  SLUICE_TRY_VOID(tokenizer.encode(front, SpecialText::kText, tokens));
   if (tokens.size() > most) tokens.resize(most);
   return tokens;
 }

@@ -17,7 +17,7 @@ namespace {
 constexpr const char* kName = "thinking_token_budget";
 
 // Text of a piece as the vocabulary has it: one token, or those that spell it.
-std::vector<TokenId> tokens_of(const CallPieces& pieces, const Tokenizer& tokenizer) {
+Expected<std::vector<TokenId>> tokens_of(const CallPieces& pieces, const Tokenizer& tokenizer) {
   std::vector<TokenId> tokens;
   for (const CallPiece& piece : pieces) {
     TokenId token = piece.token;
@@ -25,7 +25,7 @@ std::vector<TokenId> tokens_of(const CallPieces& pieces, const Tokenizer& tokeni
     if (token != kInvalidToken) {
       tokens.push_back(token);
     } else {
-      tokenizer.encode(piece.text, SpecialText::kText, tokens);
+      SLUICE_TRY_VOID(tokenizer.encode(piece.text, SpecialText::kText, tokens));
     }
   }
   return tokens;
@@ -64,10 +64,12 @@ Expected<ReasoningLimit> read_reasoning_limit(const ValidationContext& context,
   const OutputParser parser(families->format, nullptr, prompt_tail, ParserOptions{});
   const bool is_inside = parser.in_reasoning();
   if (!is_inside && ends_reasoning(*families->reasoning, prompt_tail)) return ReasoningLimit{};
-  ReasoningLimit limit = {.max_tokens = static_cast<int32_t>(*max_tokens),
-                          .begin = {},
-                          .end = tokens_of(form->end, context.tokenizer)};
-  if (!is_inside) limit.begin = tokens_of(form->begin, context.tokenizer);
+  ReasoningLimit limit;
+  limit.max_tokens = static_cast<int32_t>(*max_tokens);
+  SLUICE_TRY(limit.end, tokens_of(form->end, context.tokenizer));
+  if (!is_inside) {
+    SLUICE_TRY(limit.begin, tokens_of(form->begin, context.tokenizer));
+  }
   return limit;
 }
 

@@ -276,7 +276,7 @@ Expected<void> limit_documents(const ValidationContext& context,
   if (!most || *most == 0) return {};
   for (std::string& document : documents) {
     std::vector<TokenId> ids;
-    context.tokenizer.encode(document, SpecialText::kText, ids);
+    SLUICE_TRY_VOID(context.tokenizer.encode(document, SpecialText::kText, ids));
     if (ids.size() <= static_cast<size_t>(*most)) continue;
     ids.resize(static_cast<size_t>(*most));
     document = decode_tokens(context.tokenizer, ids);

@@ -33,9 +33,9 @@ struct MarkedText {
     text += more;
   }
 
-  [[nodiscard]] Ids encode(const Tokenizer& tokenizer) const {
+  [[nodiscard]] Expected<Ids> encode(const Tokenizer& tokenizer) const {
     Ids ids;
-    tokenizer.encode_marked(text, literal, ids);
+    SLUICE_TRY_VOID(tokenizer.encode_marked(text, literal, ids));
     return ids;
   }
 };
@@ -70,13 +70,14 @@ Expected<Ids> judge(const ValidationContext& context,
   const MarkedText head = whole;
   whole.add_literal(document);
   whole.text += kJudgeBehind;
-  Ids ids = whole.encode(tokenizer);
+  SLUICE_TRY(Ids ids, whole.encode(tokenizer));
   const auto most = static_cast<size_t>(rules.most);
   if (ids.size() <= most) return ids;
   Ids tail;
-  tokenizer.encode(kJudgeBehind, SpecialText::kParse, tail);
+  SLUICE_TRY_VOID(tokenizer.encode(kJudgeBehind, SpecialText::kParse, tail));
   const size_t excess = ids.size() - most;
-  const size_t num_others = head.encode(tokenizer).size() + tail.size();
+  SLUICE_TRY(const Ids head_ids, head.encode(tokenizer));
+  const size_t num_others = head_ids.size() + tail.size();
   if (!cuts_second(rules) || num_others + excess >= ids.size()) {
     return too_long(rules, ids.size(), num_others);
   }
@@ -102,7 +103,7 @@ Expected<PairFront> pair_front(const ValidationContext& context,
                    rules.param);
   }
   front.ids = context.tokenizer.prefix_tokens();
-  context.tokenizer.encode(text, SpecialText::kParse, front.ids);
+  SLUICE_TRY_VOID(context.tokenizer.encode(text, SpecialText::kParse, front.ids));
   const Ids between = context.tokenizer.between_tokens();
   front.ids.insert(front.ids.end(), between.begin(), between.end());
   return front;
@@ -128,7 +129,7 @@ Expected<Ids> encode_pair(const ValidationContext& context,
   const Tokenizer& tokenizer = context.tokenizer;
   Ids ids = front.ids;
   Ids document;
-  tokenizer.encode(second, SpecialText::kParse, document);
+  SLUICE_TRY_VOID(tokenizer.encode(second, SpecialText::kParse, document));
   const Ids suffix = tokenizer.suffix_tokens();
   const auto most = static_cast<size_t>(rules.most);
   const size_t others = ids.size() + suffix.size();

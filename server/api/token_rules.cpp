@@ -81,17 +81,18 @@ Expected<std::vector<TokenId>> read_allowed(const ValidationContext& context, co
 // A word matches at the beginning of a text and after a space. Both forms are banned; the second
 // only if the space changes the tokens without adding any. The name of a control token is that
 // token. A word that the vocabulary has no tokens for is never generated.
-void add_bad_word(const Tokenizer& tokenizer,
-                  const std::string& word,
-                  std::vector<std::vector<TokenId>>& sequences) {
+Expected<void> add_bad_word(const Tokenizer& tokenizer,
+                            const std::string& word,
+                            std::vector<std::vector<TokenId>>& sequences) {
   std::vector<TokenId> bare;
-  tokenizer.encode(word, SpecialText::kParse, bare);
-  if (bare.empty()) return;
+  SLUICE_TRY_VOID(tokenizer.encode(word, SpecialText::kParse, bare));
+  if (bare.empty()) return {};
   std::vector<TokenId> behind_space;
-  tokenizer.encode(" " + word, SpecialText::kParse, behind_space);
+  SLUICE_TRY_VOID(tokenizer.encode(" " + word, SpecialText::kParse, behind_space));
   const bool differs = behind_space.size() == bare.size() && behind_space.front() != bare.front();
   sequences.push_back(std::move(bare));
   if (differs) sequences.push_back(std::move(behind_space));
+  return {};
 }
 
 Expected<std::vector<std::vector<TokenId>>> read_bad_words(const ValidationContext& context,
@@ -113,7 +114,7 @@ Expected<std::vector<std::vector<TokenId>>> read_bad_words(const ValidationConte
                          " bytes, got " + show_value(item) + ".",
                      "bad_words");
     }
-    add_bad_word(context.tokenizer, word, sequences);
+    SLUICE_TRY_VOID(add_bad_word(context.tokenizer, word, sequences));
   }
   return sequences;
 }

@@ -23,11 +23,11 @@ using Time = OfflineAnswer::Time;
 using Json = nlohmann::ordered_json;
 
 // Returns ids of common words, which `bench serve` asks a server for.
-load::PromptVocabulary prompt_vocabulary(const Tokenizer& tokenizer, int32_t vocab_size) {
+Expected<load::PromptVocabulary> prompt_vocabulary(const Tokenizer& tokenizer, int32_t vocab_size) {
   load::PromptVocabulary vocabulary;
   vocabulary.vocab_size = vocab_size;
   if (vocab_size == 0) {
-    tokenizer.encode(load::kPromptWords, SpecialText::kText, vocabulary.ids);
+    SLUICE_TRY_VOID(tokenizer.encode(load::kPromptWords, SpecialText::kText, vocabulary.ids));
   }
   return vocabulary;
 }
@@ -39,7 +39,8 @@ class OfflineLoad {
                                       const Invocation& invocation,
                                       load::DatasetOptions data) {
     const BenchOfflineOptions& options = invocation.bench_offline;
-    data.vocabulary = prompt_vocabulary(engine.tokenizer(), options.data.vocab_size);
+    SLUICE_TRY(data.vocabulary,
+               prompt_vocabulary(engine.tokenizer(), options.data.vocab_size));
     OfflineLoad offline(engine, options, data.seed);
     SLUICE_TRY(offline.dataset_, load::create_dataset(data));
     return offline;
@@ -94,7 +95,7 @@ class OfflineLoad {
     } else if (!text.empty()) {
       request.prompt = tokenizer.prefix_tokens();
     }
-    tokenizer.encode(text, SpecialText::kParse, request.prompt);
+    SLUICE_TRY_VOID(tokenizer.encode(text, SpecialText::kParse, request.prompt));
     request.prompt.insert(request.prompt.end(), turn.token_ids.begin(), turn.token_ids.end());
     return request;
   }

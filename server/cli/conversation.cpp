@@ -82,7 +82,7 @@ Expected<std::vector<TokenId>> Conversation::encode_messages() const {
   variables["messages"] = std::move(fitted);
   SLUICE_TRY(const auto spans, template_.render(variables));
   std::vector<TokenId> ids;
-  encode_spans(tokenizer, spans, ids);
+  SLUICE_TRY_VOID(encode_spans(tokenizer, spans, ids));
   return ids;
 }
 

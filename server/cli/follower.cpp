@@ -19,11 +19,15 @@ namespace {
 // Probes need no text.
 class NoTokens final : public Tokenizer {
  public:
-  void encode(std::string_view, SpecialText, std::vector<TokenId>&) const override {}
+  Expected<void> encode(std::string_view, SpecialText, std::vector<TokenId>&) const override {
+    return {};
+  }
 
-  void encode_marked(std::string_view,
-                     std::span<const TextRange>,
-                     std::vector<TokenId>&) const override {}
+  Expected<void> encode_marked(std::string_view,
+                               std::span<const TextRange>,
+                               std::vector<TokenId>&) const override {
+    return {};
+  }
 
   [[nodiscard]] std::string_view token_bytes(TokenId) const override { return {}; }
 

@@ -37,7 +37,8 @@ Expected<void> run_tokenize(const Invocation& invocation) {
   SLUICE_TRY(const std::string text, read_text_file(options.file));
   SLUICE_TRY(const auto tokenizer, load_tokenizer(invocation.config.model));
   std::vector<TokenId> ids;
-  tokenizer->encode(text, options.special ? SpecialText::kParse : SpecialText::kText, ids);
+  const SpecialText special = options.special ? SpecialText::kParse : SpecialText::kText;
+  SLUICE_TRY_VOID(tokenizer->encode(text, special, ids));
   if (options.json) {
     print_json(ids);
   } else {

@@ -307,7 +307,7 @@ Expected<std::vector<TokenId>> encode_text(const ValidationContext& context,
   std::vector<TokenId> ids;
   const Tokenizer& tokenizer = context.tokenizer;
   if (add_special_tokens) ids = tokenizer.prefix_tokens();
-  tokenizer.encode(text, SpecialText::kParse, ids);
+  SLUICE_TRY_VOID(tokenizer.encode(text, SpecialText::kParse, ids));
   if (add_special_tokens) append_suffix(tokenizer, ids);
   return ids;
 }
@@ -382,9 +382,9 @@ Expected<std::vector<bool>> truncate_prompts(const ValidationContext& context,
   return is_cut;
 }
 
-void encode_spans(const Tokenizer& tokenizer,
-                  const std::vector<RenderedSpan>& spans,
-                  std::vector<TokenId>& out) {
+Expected<void> encode_spans(const Tokenizer& tokenizer,
+                            const std::vector<RenderedSpan>& spans,
+                            std::vector<TokenId>& out) {
   std::string text;
   std::vector<TextRange> literal;
   for (const RenderedSpan& span : spans) {
@@ -393,7 +393,7 @@ void encode_spans(const Tokenizer& tokenizer,
     if (span.from_template || span.text.empty()) continue;
     literal.push_back(TextRange{begin, text.size()});
   }
-  tokenizer.encode_marked(text, literal, out);
+  return tokenizer.encode_marked(text, literal, out);
 }
 
 std::vector<std::string> prompt_texts(const Tokenizer& tokenizer,
@@ -463,7 +463,7 @@ Expected<ChatPrompt> chat_prompt(const ValidationContext& context, const Json& b
   for (const RenderedSpan& span : spans) num_bytes += span.text.size();
   SLUICE_TRY_VOID(check_text_size(context, num_bytes, "messages"));
   if (add_special_tokens) prompt.ids = context.tokenizer.prefix_tokens();
-  encode_spans(context.tokenizer, spans, prompt.ids);
+  SLUICE_TRY_VOID(encode_spans(context.tokenizer, spans, prompt.ids));
   if (add_special_tokens) append_suffix(context.tokenizer, prompt.ids);
   if (prompt.ids.empty()) return invalid("The rendered chat is empty.", "messages");
   return prompt;

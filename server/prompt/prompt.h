@@ -42,9 +42,10 @@ Expected<std::vector<bool>> truncate_prompts(const ValidationContext& context,
 void add_special_token_names(const Tokenizer& tokenizer, nlohmann::ordered_json& variables);
 
 // Tokenizes a rendered chat as one text: pieces may span the border between template and message.
-void encode_spans(const Tokenizer& tokenizer,
-                  const std::vector<RenderedSpan>& spans,
-                  std::vector<TokenId>& out);
+// Fails like Tokenizer::encode().
+Expected<void> encode_spans(const Tokenizer& tokenizer,
+                            const std::vector<RenderedSpan>& spans,
+                            std::vector<TokenId>& out);
 
 // Returns the text that `echo` puts before each answer of a completion: a text as it was sent; for
 // ids, and for a text that was cut, their decoded text without the beginning-of-text token.

@@ -10,7 +10,6 @@
 #include "engine/tokenizer/files/hf_tokenizer.h"
 #include "engine/tokenizer/files/pretokenizer_names.h"
 #include "engine/tokenizer/text/regex.h"
-#include "tests/engine/token_cases.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/thread_time.h"
 
@@ -41,8 +40,9 @@ std::unique_ptr<Tokenizer> with_expression(std::string_view expression) {
   return tokenizer ? std::move(*tokenizer) : nullptr;
 }
 
-std::vector<TokenId> encoded(const Tokenizer& tokenizer, const std::string& text) {
-  return testing::in_time([&] { return testing::encode(tokenizer, text); });
+Expected<void> encoded(const Tokenizer& tokenizer, const std::string& text) {
+  std::vector<TokenId> ids;
+  return testing::in_time([&] { return tokenizer.encode(text, SpecialText::kText, ids); });
 }
 
 std::vector<std::pair<size_t, size_t>> matches(std::string_view expression,
@@ -83,7 +83,59 @@ TEST(LinearExpressions, TakeThePlaceOfPublishedOnes) {
   const auto tokenizer = with_expression(kThrees);
   ASSERT_NE(tokenizer, nullptr);
   for (const char* behind : {"", "a"}) {
-    EXPECT_FALSE(encoded(*tokenizer, std::string(1 << 16, '1') + behind).empty());
+    EXPECT_TRUE(encoded(*tokenizer, std::string(1 << 16, '1') + behind).has_value());
+  }
+}
+
+TEST(TextCost, TextsThatTakeTooLongAreRefusedByTheExpression) {
+  struct Case {
+    std::string_view expression;
+    std::string text;
+  };
+  const std::string digits(1 << 16, '1');
+  const Case cases[] = {
+      // Each match looks at all that is left.
+      {"\\d{1,3}(?=(?:\\d{3})*x?\\b)", digits},
+      // Each beginning does, and there is no match.
+      {"\\d{1,3}(?=(?:\\d{3})*x?\\b)", digits + "a"},
+      // One beginning takes exponential time.
+      {"(?:a|a?)+b|c", std::string(64, 'a') + "c"},
+  };
+  for (const Case& slow : cases) {
+    const auto tokenizer = with_expression(slow.expression);
+    ASSERT_NE(tokenizer, nullptr);
+    const Expected<void> result = encoded(*tokenizer, slow.text);
+    ASSERT_FALSE(result.has_value()) << slow.expression;
+    EXPECT_EQ(result.error().code, ErrorCode::kInvalidArgument);
+    EXPECT_NE(result.error().message.find(slow.expression), std::string::npos)
+        << result.error().message;
+    EXPECT_TRUE(encoded(*tokenizer, "1234 a").has_value());
+  }
+}
+
+// A search ends and begins anew in between: its matches are those of a search of the whole text.
+TEST(TextCost, SearchesInPartsFindTheSameMatches) {
+  for (const std::string_view expression :
+       {"b+", "(?<=a)b", "\xC3\xA9", "^c", "\\Gb|d", "(?<!\xC3\xA9)\\d"}) {
+    const Regex regex = Regex::compile(expression).value();
+    for (size_t length = 0; length < 300; ++length) {
+      std::string text;
+      while (text.size() < length) text += "\xC3\xA9";
+      text += "abb\nc5\xC3\xA9" "5d";
+      Regex::Scanner plain;
+      Regex::Scanner limited;
+      limited.limit_time(text.size());
+      Regex::Range expected;
+      Regex::Range found;
+      for (size_t at = 0; at < text.size(); at = expected.end) {
+        const bool is_there = regex.find(text, at, plain, expected);
+        ASSERT_EQ(regex.find(text, at, limited, found), is_there) << expression << length;
+        if (!is_there) break;
+        ASSERT_EQ(found.begin, expected.begin) << expression << " behind " << length;
+        ASSERT_EQ(found.end, expected.end) << expression << " behind " << length;
+      }
+      EXPECT_TRUE(limited.ended_by().empty());
+    }
   }
 }
 

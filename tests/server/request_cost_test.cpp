@@ -203,11 +203,11 @@ TEST(RequestCost, ManyMembersOfAMessageStayInTheirOrder) {
 
 class CountingTokenizer final : public ByteTokenizer {
  public:
-  void encode_marked(std::string_view text,
-                     std::span<const TextRange> literal_ranges,
-                     std::vector<TokenId>& out) const override {
+  Expected<void> encode_marked(std::string_view text,
+                               std::span<const TextRange> literal_ranges,
+                               std::vector<TokenId>& out) const override {
     num_bytes += text.size();
-    ByteTokenizer::encode_marked(text, literal_ranges, out);
+    return ByteTokenizer::encode_marked(text, literal_ranges, out);
   }
 
   mutable size_t num_bytes = 0;

@@ -24,23 +24,24 @@ class ByteTokenizer : public Tokenizer {
     for (size_t i = 0; i < 256; ++i) bytes_ += static_cast<char>(i);
   }
 
-  void encode(std::string_view text,
-              SpecialText special,
-              std::vector<TokenId>& out) const override {
+  Expected<void> encode(std::string_view text,
+                        SpecialText special,
+                        std::vector<TokenId>& out) const override {
     const TextRange all{0, text.size()};
     const auto literal =
         special == SpecialText::kText ? std::span(&all, 1) : std::span<TextRange>();
-    encode_marked(text, literal, out);
+    return encode_marked(text, literal, out);
   }
 
-  void encode_marked(std::string_view text,
-                     std::span<const TextRange> literal_ranges,
-                     std::vector<TokenId>& out) const override {
+  Expected<void> encode_marked(std::string_view text,
+                               std::span<const TextRange> literal_ranges,
+                               std::vector<TokenId>& out) const override {
     for (size_t i = 0; i < text.size();) {
       const TokenId control = control_at(text, i, literal_ranges);
       out.push_back(control != kInvalidToken ? control : static_cast<unsigned char>(text[i]));
       i += control != kInvalidToken ? token_bytes(control).size() : 1;
     }
+    return {};
   }
 
   std::string_view token_bytes(TokenId id) const override {

@@ -25,20 +25,17 @@ class TokenPipeline final : public Tokenizer {
   // Fills the tables; call once, before anything else.
   Expected<void> build();
 
-  void encode(std::string_view text,
-              SpecialText special,
-              std::vector<TokenId>& out) const override {
+  Expected<void> encode(std::string_view text,
+                        SpecialText special,
+                        std::vector<TokenId>& out) const override {
     const TextRange whole{0, text.size()};
-    if (special == SpecialText::kText) {
-      encode_marked(text, {&whole, 1}, out);
-    } else {
-      encode_marked(text, {}, out);
-    }
+    const bool is_literal = special == SpecialText::kText;
+    return encode_marked(text, is_literal ? LiteralRanges(&whole, 1) : LiteralRanges(), out);
   }
 
-  void encode_marked(std::string_view text,
-                     LiteralRanges literal_ranges,
-                     std::vector<TokenId>& out) const override;
+  Expected<void> encode_marked(std::string_view text,
+                               LiteralRanges literal_ranges,
+                               std::vector<TokenId>& out) const override;
 
   [[nodiscard]] std::string_view token_bytes(TokenId id) const override {
     return is_token(id) ? std::string_view(parts_.bytes[id]) : std::string_view();
@@ -247,10 +244,11 @@ void find_tokens(const SpecialTokens& tokens,
   if (plain_begin < text.size()) on_text(plain_begin, text.size());
 }
 
-void TokenPipeline::encode_marked(std::string_view text,
-                                  LiteralRanges literal_ranges,
-                                  std::vector<TokenId>& out) const {
+Expected<void> TokenPipeline::encode_marked(std::string_view text,
+                                            LiteralRanges literal_ranges,
+                                            std::vector<TokenId>& out) const {
   Job job(text.size(), out);
+  job.pieces.scanner.limit_time(text.size());
   LiteralRanges ahead = literal_ranges;  // that end behind the segment's begin
   find_tokens(
       raw_tokens_,
@@ -262,6 +260,12 @@ void TokenPipeline::encode_marked(std::string_view text,
         encode_segment(text.substr(begin, end - begin), begin, ahead, job);
       },
       [&](TokenId token) { out.push_back(token); });
+  const std::string_view slow = job.pieces.scanner.ended_by();
+  if (slow.empty()) return {};
+  return make_error(ErrorCode::kInvalidArgument,
+                    "The text of " + std::to_string(text.size()) +
+                        " bytes takes too long to cut into tokens by the regular expression \"" +
+                        std::string(slow) + "\" of the model's tokenizer; please change it.");
 }
 
 void TokenPipeline::encode_segment(std::string_view text,
@@ -329,6 +333,7 @@ void TokenPipeline::encode_plain(std::string_view text, bool at_start, Job& job)
     const size_t invalid = find_invalid_utf8(text, position);
     pretokenizer_.split(
         text.substr(position, invalid - position), at_start && position == 0, job.pieces);
+    if (!job.pieces.scanner.ended_by().empty()) return;
     for (const std::string_view piece : job.pieces.pieces) {
       parts_.model->encode_piece(piece, job.model, job.out);
     }

@@ -2,6 +2,7 @@
 // Regular expressions in the syntax of tokenizer.json (Oniguruma, UTF-8), run by PCRE2.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -33,6 +34,14 @@ class Regex {
   class Scanner {
    public:
     Scanner();
+    // Bounds the time of the searches that follow, those of one text of `bytes`: together they may
+    // take 0.1 s and 2 us for each byte of the thread's time, far more than expressions of linear
+    // time do. A clock decides, as PCRE2 does not tell how much it has done; a text is refused or
+    // all its matches are found. Without a call, time has no bound.
+    void limit_time(size_t bytes);
+    // Returns the expression (its beginning) with which the text outgrew its time or a limit of
+    // PCRE2; nothing is found from then on. Empty: none.
+    [[nodiscard]] std::string_view ended_by() const;
     ~Scanner();
     Scanner(Scanner&&) noexcept;
     Scanner& operator=(Scanner&&) noexcept;
@@ -43,7 +52,8 @@ class Regex {
     std::unique_ptr<Impl> impl_;
   };
 
-  // Finds the first non-empty match in `text` (valid UTF-8) that begins at or after `from`.
+  // Finds the first non-empty match in `text` (valid UTF-8) that begins at or after `from`. A
+  // search that outgrows a limit of PCRE2 finds none.
   bool find(std::string_view text, size_t from, Scanner& scanner, Range& found) const;
 
   // Returns `text` with each match replaced by `content`, or surrounded by it. Invalid UTF-8 stays.
@@ -54,6 +64,12 @@ class Regex {
 
  private:
   struct Impl;
+  enum class Search : uint8_t { kFound, kNone, kOutgrown };
+
+  // Like find() for matches that begin at `last` or before.
+  Search find_until(
+      std::string_view text, size_t from, size_t last, Scanner& scanner, Range& found) const;
+
   explicit Regex(std::unique_ptr<Impl> impl);
   std::unique_ptr<Impl> impl_;
 };
