@@ -13,6 +13,12 @@ namespace {
 constexpr int64_t kNumSingles = 8;  // buckets of one size each
 constexpr double kMinMs = 1e-3;
 
+double median(std::span<double> values) {
+  const auto middle = values.begin() + static_cast<std::ptrdiff_t>(values.size() / 2);
+  std::nth_element(values.begin(), middle, values.end());
+  return *middle;
+}
+
 }  // namespace
 
 size_t RowTimes::bucket_of(int64_t num_rows) {
@@ -46,9 +52,7 @@ std::vector<RowTimes::Measured> RowTimes::measured() const {
     const size_t count = std::min<size_t>(buckets_[i].count, kNumSamples);
     std::array<double, kNumSamples> ms{};
     for (size_t j = 0; j < count; ++j) ms[j] = buckets_[i].samples[j].ms;
-    const auto middle = ms.begin() + static_cast<std::ptrdiff_t>(count / 2);
-    std::nth_element(ms.begin(), middle, ms.begin() + static_cast<std::ptrdiff_t>(count));
-    list.push_back({.num_rows = bucket_end(i), .ms = *middle});
+    list.push_back({.num_rows = bucket_end(i), .ms = median(std::span(ms).first(count))});
   }
   return list;
 }
@@ -62,39 +66,30 @@ double RowTimes::ratio(const CostModel& cost, size_t bucket) const {
     const Sample& sample = from.samples[i];
     ratios[i] = sample.ms / std::max(cost.predict_ms(sample.shape), kMinMs);
   }
-  const auto middle = ratios.begin() + static_cast<std::ptrdiff_t>(count / 2);
-  std::nth_element(ratios.begin(), middle, ratios.begin() + static_cast<std::ptrdiff_t>(count));
-  return *middle;
+  return median(std::span(ratios).first(count));
 }
 
 RowTimes::Known RowTimes::nearest(int64_t num_rows) const {
   Known known;
   const size_t own = bucket_of(num_rows);
-  for (size_t bucket = own + 1; bucket-- > 0;) {
-    if (is_known(bucket)) {
-      known.below = static_cast<int>(bucket);
-      break;
-    }
+  for (size_t bucket = own + 1; bucket-- > 0 && !known.below;) {
+    if (is_known(bucket)) known.below = bucket;
   }
-  for (size_t bucket = own; bucket < kNumBuckets; ++bucket) {
-    if (is_known(bucket)) {
-      known.above = static_cast<int>(bucket);
-      break;
-    }
+  for (size_t bucket = own; bucket < kNumBuckets && !known.above; ++bucket) {
+    if (is_known(bucket)) known.above = bucket;
   }
   return known;
 }
 
-double RowTimes::predict_one(const CostModel& cost, const StepShape& shape) const {
+double RowTimes::predict(const CostModel& cost, const StepShape& shape) const {
   const double fitted = std::max(cost.predict_ms(shape), kMinMs);
-  const int64_t num_rows = shape.num_rows();
-  const Known known = nearest(num_rows);
-  if (known.below < 0) return fitted * (known.above < 0 ? 1 : ratio(cost, known.above_bucket()));
-  const double low = ratio(cost, known.below_bucket());
+  const Known known = nearest(shape.num_rows());
+  if (!known.below) return fitted * (known.above ? ratio(cost, *known.above) : 1);
+  const double low = ratio(cost, *known.below);
   if (known.above == known.below) return fitted * low;
   // Between two measured buckets the better ratio counts, so that the size is tried.
-  if (known.above >= 0) return fitted * std::min(low, ratio(cost, known.above_bucket()));
-  return beyond(cost, shape, low, bucket_end(known.below_bucket()));
+  if (known.above) return fitted * std::min(low, ratio(cost, *known.above));
+  return beyond(cost, shape, low, bucket_end(*known.below));
 }
 
 // Time of a step with more rows than `num_known`, the most measured, at `ratio` of the fitted time.
@@ -123,7 +118,7 @@ void RowTimes::predict(const CostModel& cost,
   CHECK_LE(shapes.size(), kMaxShapes);
   size_t num_runs = 0;
   for (const StepShape& shape : shapes) {
-    values[num_runs] = predict_one(cost, shape);
+    values[num_runs] = predict(cost, shape);
     sizes[num_runs] = 1;
     ++num_runs;
     while (num_runs > 1 && values[num_runs - 2] > values[num_runs - 1]) {

@@ -7,6 +7,7 @@
 #include <array>
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <span>
 #include <vector>
 
@@ -31,6 +32,9 @@ class RowTimes {
   void predict(const CostModel& cost,
                std::span<const StepShape> shapes,
                std::span<double> ms) const;
+
+  // Returns the time of one step.
+  [[nodiscard]] double predict(const CostModel& cost, const StepShape& shape) const;
 
   // A measured bucket: its upper end and its median.
   struct Measured {
@@ -57,19 +61,14 @@ class RowTimes {
     uint32_t count = 0;                       // total since the start
   };
 
-  // The nearest known buckets below and above a number of rows; -1: none.
+  // The nearest known buckets below and above a number of rows.
   struct Known {
-    int below = -1;
-    int above = -1;
-
-    [[nodiscard]] size_t below_bucket() const { return static_cast<size_t>(below); }
-
-    [[nodiscard]] size_t above_bucket() const { return static_cast<size_t>(above); }
+    std::optional<size_t> below;
+    std::optional<size_t> above;
   };
 
   [[nodiscard]] double ratio(const CostModel& cost, size_t bucket) const;
   [[nodiscard]] Known nearest(int64_t num_rows) const;
-  [[nodiscard]] double predict_one(const CostModel& cost, const StepShape& shape) const;
   [[nodiscard]] double beyond(const CostModel& cost,
                               const StepShape& shape,
                               double ratio,
