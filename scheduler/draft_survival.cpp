@@ -2,7 +2,6 @@
 #include "scheduler/draft_survival.h"
 
 #include <algorithm>
-#include <cmath>
 
 namespace sluice {
 
@@ -32,12 +31,9 @@ constexpr Prior prior_of(DraftSource source) {
   return {2, 4};
 }
 
-constexpr uint64_t kHalfLife = 2000;  // drafts
-constexpr uint64_t kFadeEvery = 50;   // drafts
-constexpr double kMaxAcceptance = 0.995;
-constexpr double kStep = 0.02;  // change of a request's factor per judged token
-constexpr double kMinFactor = 0.25;
-constexpr double kMaxFactor = 2;
+constexpr uint64_t kHalfLife = 1000;  // drafts, after which all evidence counts half
+constexpr double kStep = 0.02;        // change of a request's factor per judged token
+constexpr double kMaxFactor = 4;      // and its inverse is the least
 
 double with_prior(const Prior& prior, double accepted, double judged) {
   return (prior.accepted + accepted) / (prior.judged + judged);
@@ -65,7 +61,7 @@ double DraftSurvival::acceptance(DraftSource source,
                                  int32_t depth,
                                  const RequestAcceptance& request) const {
   const double shared = counters_[index_of(source, bin, depth)].acceptance;
-  return std::min(request.factor * shared, kMaxAcceptance);
+  return std::min(request.factor * shared, 1.0);
 }
 
 double DraftSurvival::expected(DraftSource source,
@@ -89,22 +85,33 @@ void DraftSurvival::observe(DraftSource source,
     const double outcome = j < static_cast<size_t>(num_accepted) ? 1 : 0;
     const auto depth = static_cast<int32_t>(j);
     const double surprise = outcome - acceptance(source, bins[j], depth, request);
-    request.factor = std::clamp(request.factor + kStep * surprise, kMinFactor, kMaxFactor);
+    request.factor = std::clamp(request.factor + kStep * surprise, 1 / kMaxFactor, kMaxFactor);
     Counter& counter = counters_[index_of(source, bins[j], depth)];
     counter.accepted += outcome;
     counter.judged += 1;
     counter.acceptance = with_prior(prior_of(source), counter.accepted, counter.judged);
   }
-  if (++num_drafts_ % kFadeEvery == 0) fade();
+  if (++num_drafts_ % kHalfLife == 0) halve();
 }
 
-void DraftSurvival::fade() {
-  static const double kFactor =
-      std::exp2(-static_cast<double>(kFadeEvery) / static_cast<double>(kHalfLife));
+double DraftSurvival::of_models(int32_t depth, double expected) const {
+  Prior sum = {4 * expected, 4};
+  for (size_t source = 0; source < kNumDraftSources; ++source) {
+    if (!is_of_model(static_cast<DraftSource>(source))) continue;
+    for (uint8_t bin = 0; bin < kNumConfidenceBins; ++bin) {
+      const Counter& counter = counters_[index_of(static_cast<DraftSource>(source), bin, depth)];
+      sum.accepted += counter.accepted;
+      sum.judged += counter.judged;
+    }
+  }
+  return sum.accepted / sum.judged;
+}
+
+void DraftSurvival::halve() {
   for (size_t i = 0; i < counters_.size(); ++i) {
     Counter& counter = counters_[i];
-    counter.accepted *= kFactor;
-    counter.judged *= kFactor;
+    counter.accepted /= 2;
+    counter.judged /= 2;
     counter.acceptance = with_prior(prior_of(source_at(i)), counter.accepted, counter.judged);
   }
 }

@@ -9,37 +9,23 @@ namespace sluice {
 
 namespace {
 
-constexpr double kLeastSurvival = 0.05;  // rows less likely to be reached are ignored
-constexpr double kGainToBegin = 1.03;    // predicted gain
-constexpr double kGainToGoOn = 1.00;
+// Drafting turns on at a predicted gain above this, and so small a measured loss does not count.
+constexpr double kHysteresis = 0.01;
 constexpr double kMaxStretch = 1.25;  // bound on the step's stretch while not every request drafts
-constexpr uint64_t kPeriod = 256;     // steps: one is a baseline or, while drafts are off, a trial
-constexpr uint64_t kSooner = 4;       // divisor of the time to the trial after one that gained
-constexpr int32_t kIdleChoices = 16;  // after so many fruitless choices, offers are wanted ...
-constexpr uint64_t kIdleEvery = 8;    // ... in one of so many steps
-constexpr double kMaxDebt = 16;       // steps
-constexpr double kMaxLoss = 4;        // steps: the most that one disturbed step counts for
-constexpr double kRepayment = 0.01;   // a share of all steps, counted in their committed tokens
-constexpr double kDriftStep = 0.01;
-constexpr double kMaxDrift = 4;  // bound on one step's ratio, and inverse bound
+constexpr double kMaxLoss = 16;       // undrafted steps: so much measured loss turns drafting off
+constexpr uint64_t kMaxPeriod = 256;  // steps from one probe to the next, at most
 
 }  // namespace
 
 SpeculationBudget::SpeculationBudget(const Options& options)
-    : options_(options), next_trial_(kPeriod), trial_gap_(kPeriod) {
+    : options_(options), next_probe_(kMaxPeriod) {
   CHECK_GE(options.max_tokens, 1);
   CHECK_LE(options.max_tokens, kMaxDraftTokens);
 }
 
-// While drafting is off, one step in a period drafts all the same, sooner after one that gained.
-bool SpeculationBudget::is_trial() const { return num_steps_ >= next_trial_; }
-
 bool SpeculationBudget::offers_wanted() const {
-  if (options_.is_fixed || is_trial()) return true;
-  if (is_guarded_) return false;
-  if (num_idle_ >= kIdleChoices) return num_steps_ % kIdleEvery == 0;
-  const bool is_baseline = num_steps_ % kPeriod == 0;
-  return !is_baseline;
+  if (options_.is_fixed) return true;
+  return is_probe() ? !is_on_ : !has_lost_;
 }
 
 DraftDecision SpeculationBudget::choose_fixed(const DraftLimits& limits,
@@ -58,7 +44,6 @@ DraftDecision SpeculationBudget::choose_fixed(const DraftLimits& limits,
 void SpeculationBudget::rank(std::span<const DraftOffer> offers) {
   const auto most = static_cast<size_t>(options_.max_tokens);
   if (bins_.size() < offers.size() * most) bins_.resize(offers.size() * most);
-  const double least = is_trial() ? 0 : kLeastSurvival;
   ranking_ = {};
   int64_t positions = 0;
   for (size_t i = 0; i < offers.size(); ++i) {
@@ -70,8 +55,7 @@ void SpeculationBudget::rank(std::span<const DraftOffer> offers) {
       if (j >= offer.bins.size()) break;
       product *= survival_.acceptance(
           offer.source, offer.bins[j], static_cast<int32_t>(j), *offer.request);
-      if (product < least) break;
-      const auto bin = static_cast<size_t>(product * kNumBins);
+      const size_t bin = std::min(static_cast<size_t>(product * kNumBins), kNumBins - 1);
       bins[j] = static_cast<uint8_t>(bin);
       ++ranking_.rows[bin];
       ranking_.tokens[bin] += product;
@@ -130,7 +114,7 @@ SpeculationBudget::Choice SpeculationBudget::best_rows(const CostModel& cost,
     const double step_ms = ms[i] + limits.draft_ms;
     if (limits.target_ms > 0 && step_ms > limits.target_ms) break;
     const bool stretches = step_ms > kMaxStretch * ms[0];
-    if (!stretches || i == 1) choice.num_tried = sizes[i];
+    if (!stretches || i == 1) choice.num_probed = sizes[i];
     if (stretches && !(may_stretch && sizes[i] >= num_all)) continue;
     const double gain = (limits.num_decodes + tokens) / limits.num_decodes * ms[0] / step_ms;
     if (gain > choice.gain) {
@@ -180,71 +164,95 @@ DraftDecision SpeculationBudget::choose(const CostModel& cost,
   const size_t bucket = RowTimes::bucket_of(limits.shape.num_rows());
   if (!times_.is_known(bucket)) return decision;  // undrafted steps are first
   const Choice choice = best_rows(cost, limits);
-  const bool gains = choice.gain > (is_on_ ? kGainToGoOn : kGainToBegin);
+  const bool probes = is_probe() && !is_on_;
   decision.predicted_gain = choice.gain;
-  is_on_ = gains && !is_guarded_;
-  if (is_on_) next_trial_ = num_steps_ + kPeriod;
-  decision.num_rows = is_on_ ? choice.num_rows : (is_trial() ? choice.num_tried : 0);
+  is_on_ = !has_lost_ && choice.gain > (is_on_ ? 1 : 1 + kHysteresis);
+  if (is_on_) decision.num_rows = choice.num_rows;
+  if (probes && !is_on_) decision.num_rows = std::max(choice.num_rows, choice.num_probed);
   if (decision.num_rows > 0) {
-    num_idle_ = 0;
     grant(offers, decision.num_rows, granted);
-    return decision;
+  } else {
+    decision.off = has_lost_                ? DraftsOff::kGuard
+                   : choice.num_probed == 0 ? DraftsOff::kLoad
+                                            : DraftsOff::kAcceptance;
   }
-  ++num_idle_;
-  decision.off = is_guarded_             ? DraftsOff::kGuard
-                 : choice.num_tried == 0 ? DraftsOff::kLoad
-                                         : DraftsOff::kAcceptance;
   return decision;
 }
 
-void SpeculationBudget::observe_draft(DraftSource source,
-                                      std::span<const uint8_t> bins,
-                                      int32_t num_accepted,
-                                      RequestAcceptance& request) {
-  survival_.observe(source, bins, num_accepted, request);
-  if (is_of_model(source)) {
-    depth_.observe_draft(bins.size(), static_cast<size_t>(num_accepted));
-  }
+void SpeculationBudget::observe_passes(int32_t num_requests, int32_t depth, double ms) {
+  CHECK_GE(depth, 1);
+  const StepShape shape = {.num_decode_tokens = num_requests};
+  pass_cost_.observe(shape, ms / depth);
+  pass_times_.observe(shape, ms / depth);
 }
 
 int32_t SpeculationBudget::draft_depth(const CostModel& cost,
                                        const StepShape& plain,
                                        int32_t most) const {
-  if (options_.is_fixed || most < 1) return most;
-  return depth_.choose(cost, times_, plain, std::min(most, options_.max_tokens));
-}
-
-double SpeculationBudget::plain_ms(const CostModel& cost, const StepShape& plain) const {
-  double ms = 0;
-  times_.predict(cost, {&plain, 1}, {&ms, 1});
-  return ms;
+  const int64_t num_requests = plain.num_decode_tokens;
+  if (options_.is_fixed || most < 1 || num_requests == 0) return most;
+  std::array<StepShape, RowTimes::kMaxShapes> shapes;
+  std::array<double, RowTimes::kMaxShapes> ms;
+  const size_t count =
+      std::min(static_cast<size_t>(std::min(most, options_.max_tokens)), shapes.size());
+  for (size_t k = 0; k < count; ++k) {
+    shapes[k] = plain;
+    shapes[k].add(/*decode=*/true,
+                  plain.num_decode_pairs / num_requests,
+                  num_requests * static_cast<int64_t>(k + 1));
+  }
+  times_.predict(cost, {shapes.data(), count}, {ms.data(), count});
+  const double pass_ms = pass_times_.predict(pass_cost_, {.num_decode_tokens = num_requests});
+  double acceptance = 0.5;
+  double product = 1;
+  double tokens = 1;
+  double best_rate = 0;
+  size_t best = 1;
+  for (size_t k = 0; k < count; ++k) {
+    acceptance = survival_.of_models(static_cast<int32_t>(k), acceptance);
+    product *= acceptance;
+    tokens += product;
+    const double rate = tokens / (ms[k] + pass_ms * static_cast<double>(k + 1));
+    if (rate > best_rate) {
+      best_rate = rate;
+      best = k + 1;
+    }
+  }
+  return static_cast<int32_t>(best);
 }
 
 void SpeculationBudget::observe_step(const CostModel& cost, const DraftedStep& step) {
   ++num_steps_;
   if (!(step.ms > 0) || options_.is_fixed) return;
-  const bool is_known = times_.is_known(RowTimes::bucket_of(step.plain.num_rows()));
-  const double plain = plain_ms(cost, step.plain);
+  const double plain_ms = times_.predict(cost, step.plain);
   times_.observe(step.shape, step.ms);
-  if (step.num_draft_rows == 0 && step.plain.num_prefill_tokens == 0 && is_known) {
-    const double seen = std::clamp(step.ms / plain, 1 / kMaxDrift, kMaxDrift);
-    drift_ += kDriftStep * (seen - drift_);
-  }
   if (step.num_decodes == 0) return;
-  const double committed = static_cast<double>(step.num_committed) / step.num_decodes;
-  const double loss_of_asking = step.draft_ms / (drift_ * plain);
-  if (step.num_draft_rows == 0) debt_ += std::min(loss_of_asking, kMaxLoss);
-  if (step.num_draft_rows > 0) {
-    const double loss = step.ms / (drift_ * plain) + loss_of_asking - committed;
-    debt_ += std::min(loss, kMaxLoss);
-    if (!is_on_) {
-      trial_gap_ = loss < 0 ? std::max<uint64_t>(trial_gap_ / kSooner, 1) : kPeriod;
-      next_trial_ = num_steps_ + trial_gap_;
-    }
+  const bool drafted = step.num_draft_rows > 0;
+  if (is_on_ && !drafted && is_probe()) set_period(2 * period_);
+  double loss = step.draft_ms / plain_ms;
+  if (drafted) {
+    loss += step.ms / plain_ms - static_cast<double>(step.num_committed) / step.num_decodes;
   }
-  debt_ = std::max(0.0, debt_ - kRepayment * committed);
-  if (debt_ > kMaxDebt) is_guarded_ = true;
-  if (debt_ == 0) is_guarded_ = false;
+  if (drafted || step.draft_ms > 0) judge(loss, drafted && !is_on_);
+}
+
+void SpeculationBudget::set_period(uint64_t period) {
+  period_ = std::min(period, kMaxPeriod);
+  next_probe_ = num_steps_ + period_ - 1;
+}
+
+// Takes a step's measured loss, in undrafted steps; one disturbed step counts as one that was lost.
+// Past gains are not saved up, and drafting that has lost must win it back in probes.
+void SpeculationBudget::judge(double loss, bool was_probe) {
+  loss_ = std::clamp(loss_ + std::min(loss, 1.0) - kHysteresis, 0.0, kMaxLoss);
+  if (loss_ == 0) has_lost_ = false;
+  if (loss_ == kMaxLoss && !has_lost_) {
+    has_lost_ = true;
+    is_on_ = false;
+    set_period(1);
+  } else if (was_probe) {
+    set_period(loss < 0 ? 1 : 2 * period_);
+  }
 }
 
 }  // namespace sluice

@@ -1,7 +1,12 @@
 // SPDX-License-Identifier: Apache-2.0
-// Decides how many drafted tokens of each request a step takes: as many as maximise tokens per
-// millisecond given measured acceptance (DraftSurvival) and step times by rows (RowTimes), and none
-// when drafting is found to lose.
+// Decides how many drafted tokens of each request a step verifies: the number with the most
+// expected tokens per predicted millisecond, given measured acceptance (DraftSurvival) and measured
+// step times (RowTimes).
+//
+// Drafting turns on at a predicted gain above a hysteresis. It turns off without a predicted gain,
+// and when the steps that draft are measured to lose. A probe does the opposite of the choice for
+// one step, to measure what the choice does not show. The period of probes doubles after each one
+// and starts anew when drafting turns off for its losses and when drafts gain in a probe.
 //
 // The scheduler owns it and calls it on its own thread. It reads no clock: equal calls give equal
 // decisions. A step:
@@ -20,7 +25,6 @@
 #include "engine/core/draft.h"
 #include "engine/core/stats.h"
 #include "scheduler/cost_model.h"
-#include "scheduler/draft_depth.h"
 #include "scheduler/draft_survival.h"
 #include "scheduler/row_times.h"
 
@@ -37,10 +41,10 @@ struct DraftOffer {
 
 struct DraftLimits {
   StepShape shape;             // the step without drafts
-  int32_t num_decodes = 0;     // rows that choose a token without drafts (R)
+  int32_t num_decodes = 0;     // rows that choose a token without drafts
   int32_t max_draft_rows = 0;  // room left by the step's tokens and rows of logits
   double target_ms = 0;        // bound on the step; 0: no limit
-  double draft_ms = 0;         // time that making the drafts takes; 0: nothing
+  double draft_ms = 0;         // time that making the drafts took; 0: nothing
 };
 
 struct DraftDecision {
@@ -73,15 +77,14 @@ class SpeculationBudget {
   [[nodiscard]] bool offers_wanted() const;
 
   // Returns how many tokens, from 1 to `most`, a model is asked to draft for each request of a step
-  // that is `plain` without drafts.
+  // that is `plain` without drafts: each token costs a pass of that model before the step, whether
+  // the step verifies it or not.
   [[nodiscard]] int32_t draft_depth(const CostModel& cost,
                                     const StepShape& plain,
                                     int32_t most) const;
 
-  // Records that drafting `depth` tokens for `num_requests` took `ms`.
-  void observe_passes(int32_t num_requests, int32_t depth, double ms) {
-    depth_.observe_passes(num_requests, depth, ms);
-  }
+  // Records that a model's drafts of `depth` tokens for `num_requests` took `ms` > 0.
+  void observe_passes(int32_t num_requests, int32_t depth, double ms);
 
   // Sets granted[i] to how many leading tokens of offers[i] the step takes. `cost` predicts steps
   // that are not in the table.
@@ -95,7 +98,9 @@ class SpeculationBudget {
   void observe_draft(DraftSource source,
                      std::span<const uint8_t> bins,
                      int32_t num_accepted,
-                     RequestAcceptance& request);
+                     RequestAcceptance& request) {
+    survival_.observe(source, bins, num_accepted, request);
+  }
 
   void observe_step(const CostModel& cost, const DraftedStep& step);
 
@@ -103,11 +108,8 @@ class SpeculationBudget {
 
   [[nodiscard]] const RowTimes& times() const { return times_; }
 
-  // Time that drafting has lost and not paid back, in undrafted steps, so that a debt weighs the
-  // same whatever runs. At 16 (16 tokens of each decode) drafting is turned off.
-  [[nodiscard]] double debt() const { return debt_; }
-
-  [[nodiscard]] bool is_guarded() const { return is_guarded_; }
+  // Whether drafting is off because it was measured to lose; only probes draft.
+  [[nodiscard]] bool has_lost() const { return has_lost_; }
 
  private:
   static constexpr size_t kNumBins = 64;  // classes of survival, by which rows are ranked
@@ -125,7 +127,7 @@ class SpeculationBudget {
   struct Choice {
     int32_t num_rows = 0;
     double gain = 1;
-    int32_t num_tried = 0;  // rows tried even without gain: they barely stretch the step
+    int32_t num_probed = 0;  // rows for a probe without gain: they barely stretch the step
   };
 
   void rank(std::span<const DraftOffer> offers);
@@ -134,24 +136,25 @@ class SpeculationBudget {
   [[nodiscard]] DraftDecision choose_fixed(const DraftLimits& limits,
                                            std::span<const DraftOffer> offers,
                                            std::span<int32_t> granted) const;
-  [[nodiscard]] double plain_ms(const CostModel& cost, const StepShape& plain) const;
 
-  [[nodiscard]] bool is_trial() const;
+  [[nodiscard]] bool is_probe() const { return num_steps_ >= next_probe_; }
+
+  void set_period(uint64_t period);
+  void judge(double loss, bool was_probe);
 
   Options options_;
   DraftSurvival survival_;
   RowTimes times_;
-  DraftDepth depth_;
+  CostModel pass_cost_;  // of a draft model's passes, by number of requests
+  RowTimes pass_times_;
   Ranking ranking_;
   std::vector<uint8_t> bins_;  // survival of rows: max_tokens per offer
   uint64_t num_steps_ = 0;     // retired
-  uint64_t next_trial_;        // while drafting is off: the step that drafts all the same
-  uint64_t trial_gap_;         // steps from one trial to the next
-  int32_t num_idle_ = 0;       // consecutive choices that took no offer
+  uint64_t next_probe_;        // the step that does the opposite of the choice
+  uint64_t period_ = 1;        // steps from one probe to the next
   bool is_on_ = false;         // the last choice drafted
-  bool is_guarded_ = false;
-  double debt_ = 0;   // steps
-  double drift_ = 1;  // undrafted step time relative to the table
+  bool has_lost_ = false;
+  double loss_ = 0;  // time that drafting has lost and not won back, in undrafted steps
 };
 
 }  // namespace sluice

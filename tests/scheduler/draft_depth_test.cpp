@@ -1,11 +1,13 @@
 // SPDX-License-Identifier: Apache-2.0
-#include "scheduler/draft_depth.h"
+// How many tokens a draft model is asked for.
+#include "scheduler/speculation_budget.h"
 
 #include <gtest/gtest.h>
 
 #include <algorithm>
 #include <cstdint>
 #include <random>
+#include <vector>
 
 namespace sluice {
 namespace {
@@ -29,26 +31,27 @@ class Measured {
       for (int64_t rows = 1; rows <= num_requests * (kMost + 1); ++rows) {
         const StepShape shape = plain(rows);
         cost_.observe(shape, step_ms(rows));
-        times_.observe(shape, step_ms(rows));
+        budget_.observe_step(cost_, {.shape = shape, .plain = shape, .ms = step_ms(rows)});
       }
     }
     for (int i = 0; i < num_drafts; ++i) draft(acceptance, kMost);
     for (int32_t depth = 1; depth <= kMost; ++depth) {
-      depth_.observe_passes(static_cast<int32_t>(num_requests), depth, pass_ms * depth);
+      budget_.observe_passes(static_cast<int32_t>(num_requests), depth, pass_ms * depth);
     }
   }
 
-  DraftDepth& depth() { return depth_; }
+  SpeculationBudget& budget() { return budget_; }
 
   void draft(double acceptance, int32_t depth) {
-    const auto num_tokens = static_cast<size_t>(depth);
-    size_t right = 0;
-    while (right < num_tokens && static_cast<double>(random_() % 1000) < 1000 * acceptance) ++right;
-    depth_.observe_draft(num_tokens, right);
+    const std::vector<uint8_t> bins(static_cast<size_t>(depth), 0);
+    int32_t right = 0;
+    while (right < depth && static_cast<double>(random_() % 1000) < 1000 * acceptance) ++right;
+    RequestAcceptance request;
+    budget_.observe_draft(DraftSource::kDraftModel, bins, right, request);
   }
 
   [[nodiscard]] int32_t choose(int32_t most = kMost) const {
-    return depth_.choose(cost_, times_, plain(num_requests_), most);
+    return budget_.draft_depth(cost_, plain(num_requests_), most);
   }
 
   // Tokens per millisecond at a depth.
@@ -62,8 +65,7 @@ class Measured {
  private:
   int64_t num_requests_;
   CostModel cost_;
-  RowTimes times_;
-  DraftDepth depth_;
+  SpeculationBudget budget_{{.max_tokens = kMost}};
   std::mt19937_64 random_{1};
 };
 
@@ -94,7 +96,7 @@ TEST(DraftDepth, IsOneWherePassesCostMoreThanTheyGiveAndNeverBeyondWhatIsAskedFo
 TEST(DraftDepth, OneLongPassDoesNotCount) {
   Measured measured(0.9, 0.1, 1);
   const int32_t before = measured.choose();
-  measured.depth().observe_passes(1, 1, 80);
+  measured.budget().observe_passes(1, 1, 80);
   EXPECT_EQ(measured.choose(), before);
 }
 
@@ -102,7 +104,7 @@ TEST(DraftDepth, OneLongPassDoesNotCount) {
 TEST(DraftDepth, ComesBackWhereDraftsGetBetter) {
   Measured measured(0.1, 0.05, 1, 300);
   EXPECT_EQ(measured.choose(), 1);
-  for (int i = 0; i < 1500; ++i) measured.draft(0.95, measured.choose());
+  for (int i = 0; i < 4000; ++i) measured.draft(0.95, measured.choose());
   EXPECT_GT(measured.choose(), 4);
   EXPECT_GE(measured.rate(0.95, 0.05, measured.choose()), 0.96 * measured.rate(0.95, 0.05, kMost));
 }
@@ -113,7 +115,7 @@ TEST(DraftDepth, WhatIsNotKnownIsTried) {
   EXPECT_EQ(measured.choose(), 2);
   for (int i = 0; i < 100; ++i) measured.draft(1, 2);
   EXPECT_EQ(measured.choose(), kMost);
-  EXPECT_EQ(DraftDepth().choose(CostModel(), RowTimes(), {}, kMost), kMost);
+  EXPECT_EQ(SpeculationBudget({.max_tokens = kMost}).draft_depth(CostModel(), {}, kMost), kMost);
 }
 
 }  // namespace

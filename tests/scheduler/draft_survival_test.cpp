@@ -58,13 +58,13 @@ TEST(DraftSurvival, TokensBehindTheFirstWrongOneAreNoEvidence) {
   EXPECT_EQ(survival.acceptance(DraftSource::kSuffix, 3, 2, kAnybody), 0.5);
 }
 
-TEST(DraftSurvival, HalfOfTheEvidenceIsGoneAfter2000Drafts) {
+TEST(DraftSurvival, EvidenceIsHalvedEvery1000Drafts) {
   DraftSurvival survival;
   RequestAcceptance request;
   const std::vector<uint8_t> bins = {4};
   for (int i = 0; i < 100; ++i) survival.observe(DraftSource::kNgram, bins, 0, request);
   const std::vector<uint8_t> others = {5};
-  for (int i = 0; i < 2000; ++i) survival.observe(DraftSource::kNgram, others, 1, request);
+  for (int i = 0; i < 1000; ++i) survival.observe(DraftSource::kNgram, others, 1, request);
   EXPECT_NEAR(survival.acceptance(DraftSource::kNgram, 4, 0, kAnybody), 2.0 / 54, 0.002);
 }
 
