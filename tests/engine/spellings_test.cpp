@@ -99,13 +99,20 @@ class GemmaExperts {
     Json weights = {{"num_bits", is_int4 ? 4 : 8}, {"type", is_int4 ? "int" : "float"}};
     weights["strategy"] = is_int4 ? "group" : "channel";
     if (is_int4) weights["group_size"] = kWidth;
-    return {{"quant_method", "compressed-tensors"},
-            {"quantization_status", "compressed"},
-            {"format", is_int4 ? "pack-quantized" : "float-quantized"},
-            {"ignore", {"lm_head"}},
-            {"config_groups",
-             {{"group_0",
-               {{"targets", {"Linear"}}, {"weights", weights}, {"input_activations", nullptr}}}}}};
+    Json group;
+    group["targets"] = Json::array({"Linear"});
+    group["weights"] = weights;
+    if (!is_int4) {
+      group["input_activations"] = {
+          {"num_bits", 8}, {"type", "float"}, {"strategy", "token"}, {"dynamic", true}};
+    }
+    Json all;
+    all["quant_method"] = "compressed-tensors";
+    all["quantization_status"] = "compressed";
+    all["format"] = is_int4 ? "pack-quantized" : "float-quantized";
+    all["ignore"] = Json::array({"lm_head"});
+    all["config_groups"]["group_0"] = group;
+    return all;
   }
 
   static std::string codes(Format format, const Which& which) {
@@ -184,8 +191,8 @@ TEST(Spellings, ExpertsOfGemma4MayBeApart) {
   EXPECT_LE(relative_error(usual, stacked), 1e-5);
   for (const char* place : {"experts.", "moe.experts."}) {
     EXPECT_EQ(GemmaExperts::logits(kBF16, place), usual) << place;
-    EXPECT_EQ(GemmaExperts::logits(kE4M3, place), stacked) << place;
-    EXPECT_LE(relative_error(usual, GemmaExperts::logits(kInt4, place)), 1e-5) << place;
+    EXPECT_LE(relative_error(stacked, GemmaExperts::logits(kE4M3, place)), 1e-4) << place;
+    EXPECT_LE(relative_error(usual, GemmaExperts::logits(kInt4, place)), 1e-4) << place;
   }
 }
 
