@@ -58,7 +58,7 @@ constexpr TensorName kNames[] = {
     {"router.per_expert_scale", "ffn_down_exps.scale"},
     {"experts.gate_up_proj", "ffn_gate_up_exps.weight"},
     {"experts.down_proj", "ffn_down_exps.weight"},
-    // Writers of quantized files have the experts apart, some of them behind another name.
+    // Writers of quantized files have the experts apart, some of them with another name in front.
     {"experts.#.gate_proj", "ffn_gate_exps"},
     {"experts.#.up_proj", "ffn_up_exps"},
     {"experts.#.down_proj", "ffn_down_exps"},

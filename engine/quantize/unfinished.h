@@ -13,7 +13,7 @@ namespace sluice {
 class Unfinished {
  public:
   // Makes an empty file or directory under a name that no process has, locked while this object
-  // lives, and removes those of the same output that nobody has locked any more: a run that was
+  // lives, and removes those of the same output that no process has locked any more: a run that was
   // killed left them. `on_path`, unless empty, is called with the name before there is anything of
   // it, again where another one is needed. kPermissionDenied, kResourceExhausted or
   // kInvalidArgument, in one line with the path.

@@ -246,7 +246,7 @@ TEST(NcclNode, ARankThatDoesNotBeginIsNamedAfterTheTime) {
   on_each(3, [&](int32_t rank) {
     RankGroup& group = *groups[static_cast<size_t>(rank)];
     if (rank == 2) {
-      // It says what it has, and takes the id, but joins nobody.
+      // It says what it has, and takes the id, but joins no group.
       std::array<std::byte, 132> facts{};
       const int32_t version = 23007;
       std::memcpy(facts.data(), &version, sizeof(version));

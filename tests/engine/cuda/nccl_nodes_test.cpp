@@ -50,7 +50,7 @@ Ran run_on_one(Config config, const std::vector<ValidRequest>& requests) {
           .key = (*engine)->model().system_fingerprint};
 }
 
-// Runs the requests twice, the second time behind what the prefix cache has of them.
+// Runs the requests twice, the second time after what the prefix cache has of them.
 void expect_same_on(const Config& config,
                     int32_t size,
                     const Ran& expected,
