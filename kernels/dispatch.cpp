@@ -150,21 +150,6 @@ Expected<void> check_attention(DeviceType device, int32_t head_dim, int32_t valu
                     "device");
 }
 
-Expected<void> check_gate_function(DeviceType device, GateFunction function) {
-  if (device == DeviceType::kCpu || function != GateFunction::kXielu) return {};
-  return make_error(ErrorCode::kUnsupported,
-                    "xIELU has no GPU kernel; --device cpu runs it",
-                    "device");
-}
-
-Expected<void> check_router(DeviceType device, const Router& router) {
-  if (device == DeviceType::kCpu || router.score != RouterScore::kOneByOne) return {};
-  return make_error(ErrorCode::kUnsupported,
-                    "a router that weighs one expert after the other has no GPU kernel; --device "
-                    "cpu runs it",
-                    "device");
-}
-
 Expected<void> check_latent_attention(DeviceType device, int32_t latent_dim, int32_t rope_dim) {
   const bool fits = latent_dim <= cuda::kMaxLatentDim && rope_dim <= cuda::kMaxLatentRope;
   if (latent_dim % 32 == 0 && (device == DeviceType::kCpu || fits)) return {};

@@ -34,7 +34,7 @@ enum class GateFunction : uint8_t {
   kGeluErf,        // the same * u
   kGeluTanhAlone,  // kGeluTanh with u = 1; u is not read
   kRelu,           // max(0, g); u is not read
-  kXielu,          // Xielu; u is not read; on the CPU alone
+  kXielu,          // Xielu; u is not read
 };
 
 constexpr bool is_gated(GateFunction function) {
@@ -42,9 +42,6 @@ constexpr bool is_gated(GateFunction function) {
          function != GateFunction::kGeluTanhAlone && function != GateFunction::kRelu &&
          function != GateFunction::kXielu;
 }
-
-// kUnsupported: the device has no kernel for it.
-Expected<void> check_gate_function(DeviceType device, GateFunction function);
 
 // A line beside a parabola above 0 and an exponential below. With p = max(0, g), n = min(0, g) and
 // b = exp(n) - 1 - n: fma(slope, g, fma(above * p, p, below * b)). From -0.25 on b is n * n times

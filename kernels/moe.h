@@ -18,7 +18,7 @@ enum class RouterScore : uint8_t {
   kSigmoid,  // s_e = 1 / (1 + exp(-l_e))
   // Each of the chosen ones, from the best on, is weighed among those that were not chosen before
   // it and whose logits are near its own m: with (m - l_e) / max(|l_e|, m) not above
-  // Router::spread. Its weight is 1 over the sum of exp(l_e - m) over those. On the CPU alone.
+  // Router::spread. Its weight is 1 over the sum of exp(l_e - m) over those.
   kOneByOne,
 };
 
@@ -70,9 +70,6 @@ constexpr bool chooses_by_logit(const MoeRouteArgs& args) {
   return args.router.score == RouterScore::kSoftmax && args.choice_bias == nullptr &&
          args.router.num_groups == 0;
 }
-
-// kUnsupported: the device has no kernel for it.
-Expected<void> check_router(DeviceType device, const Router& router);
 
 void moe_route(const ExecContext& ctx, const MoeRouteArgs& args);
 

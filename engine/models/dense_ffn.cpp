@@ -93,7 +93,6 @@ Expected<std::unique_ptr<DenseFfn>> DenseFfn::load_pair(const ModelConfig& confi
                                                         const Place& place,
                                                         int32_t activation_bits,
                                                         WeightStore& weights) {
-  SLUICE_TRY_VOID(kernels::check_gate_function(weights.device(), config.gate_function));
   std::unique_ptr<DenseFfn> ffn(new DenseFfn(config, place));
   const int64_t whole = whole_of(place.columns, place.width);
   using Parts = std::array<Projection::Part, 2>;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The gate functions of kernels/elementwise.h with the CPU's bits. No GPU has run kGelu, kGeluErf,
-// kGeluTanhAlone, kRelu, kSigmoid or limits.
+// kGeluTanhAlone, kRelu, kSigmoid, kXielu or limits.
 #pragma once
 
 #include "kernels/cuda/gpu.h"
@@ -10,9 +10,25 @@
 
 namespace sluice::kernels::cuda {
 
+__device__ __forceinline__ float xielu_of(float g, const Xielu& by) {
+  const float p = higher_of(0.0F, g);
+  const float n = lower_of(0.0F, g);
+  float series = 1.0F / 5040;
+  series = __fmaf_rn(series, n, 1.0F / 720);
+  series = __fmaf_rn(series, n, 1.0F / 120);
+  series = __fmaf_rn(series, n, 1.0F / 24);
+  series = __fmaf_rn(series, n, 1.0F / 6);
+  series = __fmaf_rn(series, n, 0.5F);
+  const float far = __fsub_rn(__fsub_rn(exp_of(n), 1.0F), n);
+  const float bent = n < -0.25F ? far : __fmul_rn(__fmul_rn(n, n), series);
+  const float curve = __fmaf_rn(__fmul_rn(by.above, p), p, __fmul_rn(by.below, bent));
+  return __fmaf_rn(by.slope, g, curve);
+}
+
 template <GateFunction kFunction>
-__device__ __forceinline__ float gated(float gate, float up, float limit) {
+__device__ __forceinline__ float gated(float gate, float up, const GateMulArgs& args) {
   if constexpr (kFunction == GateFunction::kSilu) {
+    const float limit = args.limit;
     const float bent = silu_of(gate);
     if (limit <= 0) return __fmul_rn(bent, up);
     return __fmul_rn(lower_of(limit, bent), higher_of(-limit, lower_of(limit, up)));
@@ -26,6 +42,8 @@ __device__ __forceinline__ float gated(float gate, float up, float limit) {
     return __fmul_rn(sigmoid_of(gate), up);
   } else if constexpr (kFunction == GateFunction::kRelu) {
     return higher_of(0.0F, gate);
+  } else if constexpr (kFunction == GateFunction::kXielu) {
+    return xielu_of(gate, args.xielu);
   } else if constexpr (kFunction == GateFunction::kGelu) {
     return gelu_of(gate);
   } else if constexpr (kFunction == GateFunction::kGeluErf) {
@@ -42,10 +60,10 @@ __device__ __forceinline__ float gated(float gate, float up, float limit) {
 }
 
 template <GateFunction kFunction>
-__device__ __forceinline__ Four gated(const Four& gate, const Four& up, float limit) {
+__device__ __forceinline__ Four gated(const Four& gate, const Four& up, const GateMulArgs& args) {
   Four four;
 #pragma unroll
-  for (int j = 0; j < 4; ++j) four.v[j] = gated<kFunction>(gate.v[j], up.v[j], limit);
+  for (int j = 0; j < 4; ++j) four.v[j] = gated<kFunction>(gate.v[j], up.v[j], args);
   return four;
 }
 

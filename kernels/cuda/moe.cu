@@ -139,27 +139,53 @@ __device__ __forceinline__ float weight_sum(const MoeRouteArgs& args,
   return chosen_sum[0];
 }
 
-// Routes a row by one warp.
+// RouterScore::kOneByOne: scores expert `id`, which is chosen next, among those near it that were
+// not chosen before; marks it as chosen.
+__device__ __forceinline__ void score_one(const MoeRouteArgs& args,
+                                          const float* logits,
+                                          int32_t id,
+                                          float* scores,
+                                          float* were_chosen) {
+  const float top = logits[id];
+  const float sum = sum_in_lanes(args.num_experts, [&](int32_t i) {
+    const float size = __int_as_float(static_cast<int32_t>(magnitude_bits(logits[i])));
+    const float distance = __fdiv_rn(__fsub_rn(top, logits[i]), higher_of(size, top));
+    const bool is_near = were_chosen[i] == 0 && !(distance > args.router.spread);
+    return is_near ? exp_of(__fsub_rn(logits[i], top)) : 0.0F;
+  });
+  if (threadIdx.x == 0) {
+    scores[id] = __fdiv_rn(1.0F, sum);
+    were_chosen[id] = 1;
+  }
+  __syncwarp();
+}
+
+// Routes a row by one warp. kOneByOne: by that score.
+template <bool kOneByOne>
 __global__ void __launch_bounds__(kLanes, 1)
     moe_route_kernel(const __grid_constant__ MoeRouteArgs args) {
   ptx::start_next_launch();
   ptx::wait_for_launches();
   GPU_SHARED(float, weights, kMaxExperts);
   GPU_SHARED(float, scores, kMaxExperts);
-  GPU_SHARED(float, sums, kMaxExperts);  // with the choice bias
+  GPU_SHARED(float, sums, kMaxExperts);  // with the choice bias; one by one: who was chosen
   const float* const logits = args.logits + int64_t{blockIdx.x} * args.num_experts;
   const auto lane = static_cast<int32_t>(threadIdx.x);
   const bool by_logit = chooses_by_logit(args);
-  if (!by_logit) {
+  if constexpr (kOneByOne) {
+    for (int32_t e = lane; e < args.num_experts; e += kLanes) sums[e] = 0;
+    __syncwarp();
+  } else if (!by_logit) {
     score_experts(args, logits, scores, sums);
     if (args.router.num_groups > 0) drop_groups(args, sums);
   }
-  const float* const values = by_logit ? logits : sums;
+  const float* const values = by_logit || kOneByOne ? logits : sums;
   uint32_t taken = 0;
   float top = 0;
   for (int32_t j = 0; j < args.top_k; ++j) {
     const int32_t id = next_expert(values, args.num_experts, taken);
     if (j == 0) top = logits[id];
+    if constexpr (kOneByOne) score_one(args, logits, id, scores, sums);
     if (id % kLanes == lane) taken |= 1U << (id / kLanes);
   }
   // Turns bits into lists in the order of ids.
@@ -295,7 +321,8 @@ void launch_moe_route(Stream stream, const MoeRouteArgs& args) {
               {.blocks_x = args.num_rows,
                .threads = kLanes,
                .overlaps = overlaps(LaunchKind::kRows, args.num_rows)},
-              moe_route_kernel,
+              args.router.score == RouterScore::kOneByOne ? moe_route_kernel<true>
+                                                          : moe_route_kernel<false>,
               args);
 }
 

@@ -99,13 +99,15 @@ TEST(CudaElementwise, EveryGateFunctionHasTheBitsOfTheCpu) {
                                       GateFunction::kGelu,
                                       GateFunction::kGeluErf,
                                       GateFunction::kGeluTanhAlone,
-                                      GateFunction::kRelu}) {
+                                      GateFunction::kRelu,
+                                      GateFunction::kXielu}) {
     for (const int32_t n : {33, 300}) {
       const int64_t stride = n + 7;
       std::vector<float> gate = random.normals(static_cast<size_t>(kRows * stride), 5);
       const std::vector<float> up = random.normals(static_cast<size_t>(kRows * stride), 6);
-      const std::array<float, 9> edges = {
-          0.0F, -0.0F, 100.0F, -100.0F, 88.5F, 0x1p-130F, kNan, kGpusNan, -kNan};
+      const std::array<float, 12> edges = {
+          0.0F, -0.0F, 100.0F, -100.0F, 88.5F, 0x1p-130F, kNan, kGpusNan, -kNan, -0.25F, -0.2F,
+          -0.3F};
       std::copy(edges.begin(), edges.end(), gate.begin());
       test::expect_rows_equal(
           kRows,
@@ -115,6 +117,7 @@ TEST(CudaElementwise, EveryGateFunctionHasTheBitsOfTheCpu) {
                                .up = up.data(),
                                .stride = stride,
                                .function = function,
+                               .xielu = {.above = 0.75F, .below = 1.25F, .slope = 0.5F},
                                .out = out};
           },
           gate_mul,

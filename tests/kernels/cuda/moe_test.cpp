@@ -85,6 +85,22 @@ TEST(CudaMoe, RoutesByScoresAndGroupsLikeTheCpu) {
               {.num_groups = 2, .groups_kept = 1, .group_rule = GroupRule::kBest});
 }
 
+TEST(CudaMoe, WeighsOneAfterTheOtherLikeTheCpu) {
+  for (const int32_t num_experts : {2, 16, 37, 1024}) {
+    SCOPED_TRACE(num_experts);
+    const std::vector<float> logits = Random(96).normals(static_cast<size_t>(3 * num_experts), 3);
+    for (const float spread : {0.02F, 0.5F}) {
+      check_route(logits,
+                  num_experts,
+                  2,
+                  {.score = RouterScore::kOneByOne,
+                   .normalize = false,
+                   .scale = 2.5F,
+                   .spread = spread});
+    }
+  }
+}
+
 TEST(CudaMoe, EqualLogitsGoToTheLowerIds) {
   check_route({1, 2, 1, 2, 2, 1, 0.0F, -0.0F, -0.0F, 0.0F, 0.0F, -1}, 6, 4, {});
 }
