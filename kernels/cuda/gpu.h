@@ -90,8 +90,9 @@ struct LaunchShape {
   int cluster_blocks = 1;  // along y, of which blocks_y is a multiple; above 1 needs Hopper
   // Whether blocks may start before the launches in front have ended (programmatic dependent
   // launch, Hopper and later). Every thread calls ptx::wait_for_launches before it ends, before it
-  // writes global memory, and before it reads what a launch or an upload may have written since the
-  // last launch that does not overlap.
+  // writes global memory, and before it reads what a launch, an upload, a communicator or a queue
+  // that the stream waits for may have written since the last launch that does not overlap: CUDA
+  // does not say which of them hold up a launch that may pass the one in front.
   bool overlaps = false;
 };
 

@@ -14,12 +14,15 @@
 #include "engine/engine.h"
 #include "engine/run/model_runner.h"
 #include "engine/sampling/device_sampling.h"
+#include "kernels/cuda/gpu.h"
+#include "kernels/cuda/ptx.h"
 #include "kernels/device.h"
 #include "kernels/device_memory.h"
 #include "tests/engine/cuda/tiny_model.h"
 #include "tests/support/fake_kv_peers.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/simt/memory.h"
+#include "tests/support/simt/overlap.h"
 #include "tests/support/varied_requests.h"
 
 namespace sluice {
@@ -280,6 +283,41 @@ TEST(ShimRecordingDeathTest, NobodyWaitsUploadsAllocatesOrReleasesMeanwhile) {
   EXPECT_DEATH(memory.release(buffer->data()), "is_recording");
   EXPECT_DEATH(memory.release_pinned(pinned->data()), "is_recording");
   ASSERT_TRUE(memory.end_recording().has_value());
+}
+
+void early_reader(const std::byte* p) {
+  simt::check_early_read(p, 1, nullptr);
+  gpu::ptx::wait_for_launches();
+}
+
+// What a queue beside the steps wrote is not there yet for a launch that overlaps, although its
+// stream waits for the queue; behind a launch that does not overlap it is.
+TEST(ShimQueueDeathTest, ALaunchThatOverlapsReadsWhatAQueueWroteBehindItsWait) {
+  auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
+  ASSERT_TRUE(device.has_value());
+  kernels::DeviceMemory& memory = (*device)->memory();
+  gpu::Stream const stream = (*device)->context().stream;
+  const auto buffer = kernels::DeviceBuffer::allocate(memory, 1, "test");
+  ASSERT_TRUE(buffer.has_value());
+  memory.wait();
+  const auto queue = memory.make_queue();
+  const std::byte byte{};
+  const std::byte* const p = buffer->data();
+  const auto write = [&] {
+    queue->upload(buffer->data(), &byte, 1);
+    queue->lead();
+  };
+  write();
+  gpu::launch(stream, {.threads = 1}, +[] {});
+  gpu::launch(stream, {.threads = 1, .overlaps = true}, early_reader, p);
+  memory.wait();
+  EXPECT_DEATH(
+      {
+        write();
+        gpu::launch(stream, {.threads = 1, .overlaps = true}, early_reader, p);
+        memory.wait();
+      },
+      "a read before wait_for_launches");
 }
 
 using CudaDeviceDeathTest = ::testing::Test;

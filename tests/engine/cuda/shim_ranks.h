@@ -22,6 +22,7 @@
 #include "engine/engine.h"
 #include "engine/parallel/parallel.h"
 #include "tests/support/simt/memory.h"
+#include "tests/support/simt/overlap.h"
 #include "tests/support/simt/simt.h"
 
 namespace sluice::testing {
@@ -39,6 +40,7 @@ class ShimGroup {
     for (const std::vector<std::byte>& each : parts_) {
       CHECK_EQ(each.size(), part.size());
       std::memcpy(received, each.data(), each.size());
+      simt::note_copied(received, std::ssize(each));  // no launch behind it reads that early
       received += each.size();
     }
     meet();

@@ -14,7 +14,7 @@
 namespace sluice::simt {
 
 // Called in the order of a stream's work, by the thread that runs it. A launch that does not
-// overlap begins after everything before it has ended. So does a Run: the host has waited.
+// overlap begins after everything before it has ended. So does a Run, if the host has waited.
 void begin_launch(bool overlaps);
 
 // Notes bytes that a copy in the stream writes, by a launch that overlaps.

@@ -164,7 +164,7 @@ std::vector<unsigned> cluster_order(unsigned count) {
 
 }  // namespace
 
-Run::Run(uint64_t seed, Mode mode) {
+Run::Run(uint64_t seed, Mode mode, bool host_waited) {
   if (run_state.active) die("a Run inside a Run");
   run_state = {.active = true,
                .seed = seed,
@@ -174,7 +174,7 @@ Run::Run(uint64_t seed, Mode mode) {
                .reports = {},
                .own_reach = reach == nullptr ? reach_of_shared_heap() : std::nullopt};
   if (run_state.own_reach) reach = &*run_state.own_reach;
-  begin_launch(false);
+  if (host_waited) begin_launch(false);
 }
 
 Run::~Run() {

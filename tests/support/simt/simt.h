@@ -48,7 +48,8 @@ class Run {
  public:
   // The seed picks the order of clusters, threads and asynchronous copies: 0 runs the latest ready
   // thread first and copies as late as possible, every fourth starves one warp, others are random.
-  explicit Run(uint64_t seed, Mode mode = Mode::kPlain);
+  // `host_waited`: what ran on this thread before has ended, also for a launch that overlaps.
+  explicit Run(uint64_t seed, Mode mode = Mode::kPlain, bool host_waited = true);
   ~Run();
   Run(const Run&) = delete;
   Run& operator=(const Run&) = delete;
