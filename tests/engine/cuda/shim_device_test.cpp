@@ -87,6 +87,24 @@ TEST(CudaDevice, TheFingerprintNamesTheGpusModel) {
   EXPECT_NE(start_engine(model.config("cpu"))->model().system_fingerprint, on_a);
 }
 
+// CUDA shows a slice of a GPU (MIG) as a device with a name and memory of its own.
+TEST(CudaDevice, ASliceOfAGpuIsNamedAndPlannedByWhatItHas) {
+  const TinyModel model(TinyWeights::kInt8);
+  constexpr int64_t kFree = int64_t{512} << 20;
+  const ShimOptions options({.free_bytes = kFree, .name = "NVIDIA H200 MIG 1g.18gb"});
+  Config config = model.config("cuda");
+  config.kv_cache_memory = 0;
+  const Expected<PlannedDevices> planned = plan_on_devices(config);
+  ASSERT_TRUE(planned.has_value());
+  EXPECT_EQ(planned->devices[0]->name(), "cuda:NVIDIA H200 MIG 1g.18gb");
+  EXPECT_GT(planned->model.plan.available_bytes, 0);
+  EXPECT_LT(planned->model.plan.total_bytes(), kFree);
+  const std::unique_ptr<Engine> engine = start_engine(config);
+  ASSERT_NE(engine, nullptr);
+  EXPECT_EQ(engine->model().backend, "cuda:NVIDIA H200 MIG 1g.18gb");
+  EXPECT_LT(simt::num_device_bytes(), kFree);
+}
+
 TEST(CudaDevice, ThePlanIsOfTheDevicesMemory) {
   const TinyModel model(TinyWeights::kInt8);
   Config config = model.config("cuda");
