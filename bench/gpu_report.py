@@ -1,7 +1,7 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """bench/gpu.md from the JSON of runs on GPUs: what gpu_figures.py wrote there, and tables that a
-person added. Each file is a chapter, in the order given.
+person added. Each file is a chapter, the newest first; of files of one day the last given.
 Usage: bench/gpu_report.py bench/gpu/*.json > bench/gpu.md
 
 A file: card, driver, cuda, date, tree (the commit), notes (sentences); read_gb_per_second; decode
@@ -18,7 +18,7 @@ HEAD = """# Figures of GPUs
 
 Made by `python3 bench/gpu_report.py bench/gpu/*.json > bench/gpu.md`; a run of
 [deploy](../deploy/README.md#on-a-machine-with-a-gpu) writes such a file. Each chapter is one card and says
-of which commit its figures are. Random weights of Llama 8B's shape where no table says otherwise.
+of which commit its figures are; the newest is first. Random weights of Llama 8B's shape where no table says otherwise.
 """
 
 
@@ -127,7 +127,7 @@ def chapter(run):
 
 def report(runs):
     lines = [HEAD]
-    for run in runs:
+    for run in sorted(reversed(runs), key=lambda run: run["date"], reverse=True):
         lines.extend(chapter(run))
     return "\n".join(lines).rstrip() + "\n"
 

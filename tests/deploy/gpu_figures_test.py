@@ -166,6 +166,14 @@ class Page(unittest.TestCase):
         columns = [line.count("|") for line in made.split("\n") if re.match(r"\|-", line)]
         self.assertGreater(len(columns), 5)
 
+    def test_the_newest_run_comes_first_and_of_a_day_the_last_given(self):
+        runs = [{"card": card, "date": date, "tree": "abc"}
+                for card, date in (("A", "2026-02-01"), ("B", "2026-02-03"), ("C", "2026-02-03"),
+                                   ("D", "2026-01-02"))]
+        heads = [line for line in gpu_report.report(runs).split("\n") if line.startswith("## ")]
+        self.assertEqual(heads, ["## C, 2026-02-03", "## B, 2026-02-03", "## A, 2026-02-01",
+                                 "## D, 2026-01-02"])
+
     def test_every_program_that_a_part_names_is_in_the_archive(self):
         archive = (REPOSITORY / "deploy/gpu_archive.sh").read_text()
         figures = (REPOSITORY / "bench/gpu_figures.py").read_text()
