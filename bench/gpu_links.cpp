@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
 // Speed of copies on a machine with one GPU: through NCCL from a rank to itself, through CUDA IPC
-// from one process to another, and from and to pinned host memory. A line of JSON each: {"what",
-// "bytes", "us", "gb_per_second"}, or {"failed", "why"}, which makes the exit code 1.
+// from one process to another, and from and to pinned host memory; and how long a link takes to
+// end beside a queue that waits, and a launch beside that. A line of JSON each: {"what", "bytes",
+// "us", "gb_per_second"}, or {"failed", "why"}, which makes the exit code 1.
 //   gpu_links          all measurements
 //   gpu_links reader   the second process: the handle comes on stdin
 #include <cuda_runtime.h>
@@ -9,12 +10,15 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <cstdio>
 #include <cstring>
 #include <functional>
 #include <string>
+#include <thread>
 #include <vector>
 
 #include "bench/gpu_rig.h"
@@ -77,6 +81,53 @@ bool has_pattern(const void* data, int64_t bytes) {
   return true;
 }
 
+using Clock = std::chrono::steady_clock;
+
+double us_since(Clock::time_point begin) {
+  return std::chrono::duration<double, std::micro>(Clock::now() - begin).count();
+}
+
+cudaStream_t new_stream() {
+  cudaStream_t stream = nullptr;
+  must(cudaStreamCreateWithFlags(&stream, cudaStreamNonBlocking), "cudaStreamCreateWithFlags");
+  return stream;
+}
+
+// Times the end of a link while another queue waits, as one does for a peer that has stopped, and
+// the longest piece of work that an engine's thread would have launched and waited for meanwhile.
+void time_end(const std::string& what, const std::function<void()>& end) {
+  static constexpr auto kQueueWaits = std::chrono::milliseconds(100);
+  void* const data = allocate(64, 0);
+  std::atomic<bool> has_begun = false;
+  std::atomic<bool> is_over = false;
+  double longest = 0;
+  std::thread engine([&] {
+    cudaStream_t const stream = new_stream();
+    while (!is_over) {
+      const Clock::time_point begin = Clock::now();
+      must(cudaMemsetAsync(data, 0, 64, stream), "cudaMemsetAsync");
+      must(cudaStreamSynchronize(stream), "cudaStreamSynchronize");
+      if (has_begun) longest = std::max(longest, us_since(begin));
+      has_begun = true;
+    }
+    must(cudaStreamDestroy(stream), "cudaStreamDestroy");
+  });
+  while (!has_begun) std::this_thread::yield();
+  cudaStream_t const waiting = new_stream();
+  must(cudaLaunchHostFunc(
+           waiting, [](void*) { std::this_thread::sleep_for(kQueueWaits); }, nullptr),
+       "cudaLaunchHostFunc");
+  const Clock::time_point begin = Clock::now();
+  end();
+  print_figure((what + ", its end beside a queue that waits 100 ms").c_str(), 0, us_since(begin));
+  is_over = true;
+  engine.join();
+  print_figure((what + ", the longest launch beside its end").c_str(), 0, longest);
+  must(cudaStreamSynchronize(waiting), "cudaStreamSynchronize");
+  must(cudaStreamDestroy(waiting), "cudaStreamDestroy");
+  must(cudaFree(data), "cudaFree");
+}
+
 // Copies device to device from the memory of another process.
 int read_from_other_process() {
   cudaIpcMemHandle_t handle;
@@ -93,7 +144,7 @@ int read_from_other_process() {
   }
   if (!has_pattern(to, kLargest)) print_failure("CUDA IPC", "other bytes than were written");
   must(cudaFree(to), "cudaFree");
-  must(cudaIpcCloseMemHandle(from), "cudaIpcCloseMemHandle");
+  time_end("CUDA IPC", [&] { must(cudaIpcCloseMemHandle(from), "cudaIpcCloseMemHandle"); });
   return num_failed == 0 ? 0 : 1;
 }
 
@@ -155,7 +206,7 @@ struct Nccl {
     };
     find(get_unique_id, "ncclGetUniqueId");
     find(comm_init_rank, "ncclCommInitRank");
-    find(comm_destroy, "ncclCommDestroy");
+    find(comm_abort, "ncclCommAbort");
     find(group_start, "ncclGroupStart");
     find(group_end, "ncclGroupEnd");
     find(send, "ncclSend");
@@ -164,7 +215,7 @@ struct Nccl {
 
   int (*get_unique_id)(UniqueId* id);
   int (*comm_init_rank)(Comm* comm, int size, UniqueId id, int rank);
-  int (*comm_destroy)(Comm comm);
+  int (*comm_abort)(Comm comm);
   int (*group_start)();
   int (*group_end)();
   int (*send)(const void* p, size_t count, int type, int to, Comm comm, cudaStream_t stream);
@@ -180,12 +231,11 @@ void measure_nccl() {
   if (!nccl.missing.empty()) return print_failure("NCCL", "it has no " + nccl.missing);
   Nccl::UniqueId id;
   Nccl::Comm comm = nullptr;
-  const auto begin = std::chrono::steady_clock::now();
+  const Clock::time_point begin = Clock::now();
   int result = nccl.get_unique_id(&id);
   if (result == 0) result = nccl.comm_init_rank(&comm, 1, id, 0);
   if (result != 0) return print_failure("NCCL", "no rank: " + std::to_string(result));
-  const std::chrono::duration<double, std::micro> took = std::chrono::steady_clock::now() - begin;
-  print_figure("NCCL, the start of one rank", 0, took.count());
+  print_figure("NCCL, the start of one rank", 0, us_since(begin));
   cudaStream_t stream = nullptr;
   must(cudaStreamCreate(&stream), "cudaStreamCreate");
   void* const from = allocate(kLargest, kPattern);
@@ -202,7 +252,7 @@ void measure_nccl() {
     if (result == 0) print_figure("NCCL, a rank to itself", bytes, us);
   }
   if (result != 0 || !has_pattern(to, kLargest)) print_failure("NCCL", "an error, or other bytes");
-  nccl.comm_destroy(comm);
+  time_end("NCCL", [&] { nccl.comm_abort(comm); });
   must(cudaFree(from), "cudaFree");
   must(cudaFree(to), "cudaFree");
   must(cudaStreamDestroy(stream), "cudaStreamDestroy");

@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tests on this GPU the assumptions of the CUDA backend's determinism:
 //   P1  a BF16 product has the same bits wherever its row and its output are in the matrices, and
-//       with the segments of K one after the other and side by side
-//   P2  wgmma and mma.sync give the same bits, and those of the model that tests use
+//       with the segments of K one after the other and side by side; one of FP8 wherever its row is
+//   P2  wgmma and mma.sync give the same bits, and those of the model that tests use; wgmma of FP8
+//       those of its model, whose steps were recorded of another form of the instruction
 //   P3  a pinned algorithm of cuBLASLt gives a row the same bits for any number of rows
 //   P4  attention gives a token the same bits decoded alone and in chunks of a prompt, and with the
 //       partitions of its keys one after the other and side by side
@@ -27,6 +28,7 @@
 #include "bench/gpu_rig.h"
 #include "engine/core/types.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/gemm.h"
 #include "tests/support/simt/tensorcore.h"
 
 namespace sluice::bench {
@@ -34,6 +36,28 @@ namespace {
 
 constexpr int32_t kN = 256;
 constexpr int32_t kK = 4096;
+
+// Random codes, none of them NaN.
+std::vector<uint8_t> e4m3_values(int64_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<uint8_t> codes(static_cast<size_t>(count));
+  for (uint8_t& code : codes) {
+    code = static_cast<uint8_t>(random());
+    if ((code & 0x7FU) == 0x7FU) code = 0x7E;
+  }
+  return codes;
+}
+
+// Random positive numbers from 2^-9 to 2^-3.
+std::vector<float> scale_values(int64_t count, uint32_t seed) {
+  std::mt19937 random(seed);
+  std::vector<float> scales(static_cast<size_t>(count));
+  for (float& scale : scales) {
+    const auto bits = static_cast<uint32_t>(random());
+    scale = std::bit_cast<float>((118 + bits % 6) << 23 | (bits >> 9 & 0x7FFFFFU));
+  }
+  return scales;
+}
 
 // Random signs and mantissas; exponents over `spread` powers of two, some values zero.
 std::vector<uint16_t> bf16_values(int64_t count, uint32_t seed, uint32_t spread) {
@@ -56,6 +80,12 @@ class Probes {
     for (const uint32_t spread : {4U, 40U}) {
       positions(spread);
       instructions(spread);
+    }
+    if (kernels::cuda::device_has_fp8()) {
+      float8(kernels::ActivationFormat::kE4M3Token);
+      float8(kernels::ActivationFormat::kE4M3Group);
+    } else {
+      std::printf("P1  not asked of FP8, which is Hopper's alone\n");
     }
     cublas();
     attention();
@@ -202,6 +232,117 @@ class Probes {
       }
     }
     return ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+  }
+
+  // A layer of FP8 and what its row 0 is multiplied by: scales per output and row, or per 128
+  // columns of them.
+  struct Float8Layer {
+    explicit Float8Layer(kernels::ActivationFormat of) : format(of) {}
+
+    [[nodiscard]] bool has_blocks() const {
+      return format == kernels::ActivationFormat::kE4M3Group;
+    }
+
+    // Scales of a row, of the weight or of x.
+    [[nodiscard]] int32_t num_scales() const { return has_blocks() ? kBlocks : 1; }
+
+    static constexpr int32_t kBlocks = kK / 128;
+    kernels::ActivationFormat format;
+    std::vector<uint8_t> codes = e4m3_values(int64_t{kN} * kK, 10);
+    std::vector<float> scales = scale_values(int64_t{kN} * kBlocks, 11);
+    std::vector<uint8_t> row_codes = e4m3_values(kK, 12);
+    std::vector<float> row_scales = scale_values(kBlocks, 13);
+  };
+
+  // `rows` rows of which row `place` is the layer's, by the layer.
+  std::vector<uint32_t> multiply(const Float8Layer& layer,
+                                 int32_t rows,
+                                 int32_t place,
+                                 bool side_by_side) {
+    const int64_t bytes = kernels::activation_bytes(layer.format, rows, kK);
+    auto host = kernels::DeviceBuffer::allocate(kernels::host_memory(), bytes, "probe");
+    CHECK(host.has_value());
+    const auto x = kernels::carve_activations(layer.format, rows, kK, host->data());
+    const std::vector<uint8_t> codes = e4m3_values(int64_t{rows} * kK, 14);
+    const std::vector<float> scales = scale_values(int64_t{rows} * Float8Layer::kBlocks, 15);
+    for (int64_t row = 0; row < rows; ++row) {
+      for (int64_t group = 0; group < kK / kQuantGroup; ++group) {
+        const kernels::ActivationGroup own = kernels::activation_group(x, row, group);
+        const bool is_its = row == place;
+        const uint8_t* const from = is_its ? layer.row_codes.data() : codes.data() + row * kK;
+        std::memcpy(own.codes, from + group * kQuantGroup, kQuantGroup);
+        const int64_t block = layer.has_blocks() ? group / 4 : 0;
+        *own.scale = is_its ? layer.row_scales[static_cast<size_t>(block)]
+                            : scales[static_cast<size_t>(row * Float8Layer::kBlocks + block)];
+      }
+    }
+    const auto gpu_x = rig_.copy_of(host->data(), bytes);
+    const auto gpu_w = rig_.copy_of(layer.codes.data(), int64_t{kN} * kK);
+    const auto gpu_scales = rig_.copy_of(layer.scales.data(), std::ssize(layer.scales) * 4);
+    const auto out = rig_.zeros(int64_t{rows} * kN * 4);
+    const int64_t room = side_by_side ? kernels::cuda::linear_workspace_bytes(rows, kN) : 0;
+    const auto workspace = rig_.zeros(room);
+    kernels::cuda::launch_linear_fp8(
+        rig_.stream(),
+        {.x = kernels::carve_activations(layer.format, rows, kK, gpu_x.data()),
+         .weight = reinterpret_cast<const uint8_t*>(gpu_w.data()),
+         .weight_stride = kK,
+         .weight_scale = reinterpret_cast<const float*>(gpu_scales.data()),
+         .weight_scale_stride = layer.num_scales(),
+         .n = kN,
+         .k = kK,
+         .out = reinterpret_cast<float*>(out.data()),
+         .out_stride = kN,
+         .workspace = room > 0 ? workspace.data() : nullptr});
+    return words(out, int64_t{rows} * kN);
+  }
+
+  // The model: the definition in kernels/cuda/launch.h.
+  static float model(const Float8Layer& layer, int32_t output) {
+    constexpr int kSegments = 8;
+    constexpr int kRun = 128;
+    static_assert(kK / kSegments % kRun == 0);
+    const auto type = simt::Float8::kE4M3;
+    const float* const scales = layer.scales.data() + int64_t{output} * layer.num_scales();
+    std::array<float, kSegments> s{};
+    for (int run = 0; run < kK / kRun; ++run) {
+      float p = 0;
+      for (int k = run * kRun; k < (run + 1) * kRun; k += 32) {
+        const uint8_t* const w = layer.codes.data() + int64_t{output} * kK + k;
+        p = simt::wgmma_float8_step(type, w, type, layer.row_codes.data() + k, p);
+      }
+      float& acc = s[static_cast<size_t>(run / (kK / kSegments / kRun))];
+      acc = layer.has_blocks()
+                ? std::fma(p, scales[run] * layer.row_scales[static_cast<size_t>(run)], acc)
+                : acc + p;
+    }
+    const float y = ((s[0] + s[1]) + (s[2] + s[3])) + ((s[4] + s[5]) + (s[6] + s[7]));
+    return layer.has_blocks() ? y : y * layer.row_scales[0] * scales[0];
+  }
+
+  // Tiles of 8 to 64 rows, few rows and many.
+  void float8(kernels::ActivationFormat format) {
+    const Float8Layer layer(format);
+    const char* const scales = layer.has_blocks() ? "FP8, scales per 128" : "FP8, a scale a row";
+    const std::vector<uint32_t> alone = multiply(layer, 1, 0, false);
+    int64_t compared = 0;
+    int64_t differ = 0;
+    for (const bool side_by_side : {false, true}) {
+      for (const int32_t rows : {1, 8, 9, 16, 17, 32, 33, 64, 65, 128, 129, 200}) {
+        for (const int32_t place : {0, rows / 2, rows - 1}) {
+          const std::vector<uint32_t> got = multiply(layer, rows, place, side_by_side);
+          for (int32_t i = 0; i < kN; ++i, ++compared) {
+            differ += got[static_cast<size_t>(place * kN + i)] != alone[static_cast<size_t>(i)];
+          }
+        }
+      }
+    }
+    report("P1", scales, compared, differ, true);
+    int64_t from_model = 0;
+    for (int32_t i = 0; i < kN; ++i) {
+      from_model += alone[static_cast<size_t>(i)] != std::bit_cast<uint32_t>(model(layer, i));
+    }
+    report("P2", std::string(scales) + ": wgmma and the model", kN, from_model, true);
   }
 
   void cublas() {
