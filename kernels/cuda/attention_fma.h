@@ -3,8 +3,7 @@
 // takes up to kRows query rows of one request that share a KV head and walks partitions of 512
 // keys, which are read once for all of its rows. In a partition a thread computes the scores of its
 // keys, a warp the weights of its rows, a thread the outputs of its d. `Work` is AttentionWork, or
-// has its functions and score_keys(). No GPU has run it on latents, heads above 256 or values
-// narrower than keys.
+// has its functions and score_keys().
 #pragma once
 
 #include <algorithm>

@@ -3,8 +3,7 @@
 // block's partitions in order. Every block of a launch takes an equal share of the list, to within
 // one partition, so that all multiprocessors end together whatever the requests' lengths. A block
 // joins its partitions of a row block from the first one on; partitions of a row block that began
-// in another block's share it stores one by one, for the merge. No GPU has run the list in this
-// form, nor one whose row blocks stay whole for want of slots.
+// in another block's share it stores one by one, for the merge.
 #pragma once
 
 #include <algorithm>

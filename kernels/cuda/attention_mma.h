@@ -4,8 +4,8 @@
 // 64 keys: K and V, one after the other, come by cp.async into a ring of slots while earlier ones
 // are multiplied. With many rows each of 4 warps has 16 of them. With 16 or fewer, the warps share
 // them: a warp has 16 keys of a tile, then a part of d. Codes become 16-bit floats, exactly, on
-// their way to a tile in shared memory. With heads above 256, which no GPU has run, q stays in
-// shared memory and the outputs of earlier partitions are in the output rows.
+// their way to a tile in shared memory. With heads above 256 q stays in shared memory and the
+// outputs of earlier partitions are in the output rows.
 #pragma once
 
 #include <cstddef>

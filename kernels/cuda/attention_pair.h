@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // A lane's two rows of attention, in the layout of tensor cores' products, by the definition in
 // launch.h: the work on scores and outputs between products, for all kernels by tensor cores; and a
-// block's walk over tiles. No GPU has run slopes, or outputs that are joined where they go.
+// block's walk over tiles.
 #pragma once
 
 #include <cstdint>

@@ -2,8 +2,7 @@
 // Functions that the attention kernels share: which rows a block has, which keys they see, and how
 // the partitions of a row join. attention.cu plans, merges and finishes; attention_fma.cu is for
 // caches of floats, attention_list.cu for few rows a request on Hopper, attention_wgmma.cu for
-// prompts there over 16 bits, attention_mma.cu and its like for everything else. No GPU
-// has run chunked windows, slopes, values narrower than keys, or partials that find_rows() places.
+// prompts there over 16 bits, attention_mma.cu and its like for everything else.
 #pragma once
 
 #include <algorithm>

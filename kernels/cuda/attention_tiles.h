@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The path of K and V to the tensor cores of attention_mma.h: element types, the block's shared
-// memory, and the ring of slots through which tiles of 64 keys go by cp.async. No GPU has run heads
-// above 256 or values narrower than keys.
+// memory, and the ring of slots through which tiles of 64 keys go by cp.async.
 #pragma once
 
 #include <cstddef>

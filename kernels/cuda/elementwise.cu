@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators of kernels/elementwise.h and the quantization of kernels/gemm.h. No GPU has run
-// sigmoid gates, GELU by erf, limits of gates and of rows, rows of e4m3, static scales or
-// embeddings of FP8, NVFP4, INT4, INT8 per 32 yet.
+// The operators of kernels/elementwise.h and the quantization of kernels/gemm.h.
 #include <algorithm>
 #include <type_traits>
 
@@ -113,7 +111,7 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   for_elements(args.n, [&](int32_t i) { out[i] = x[i]; });
 }
 
-// select_columns; no GPU has run it.
+// select_columns.
 __global__ void __launch_bounds__(kRowThreads, 1)
     select_columns_kernel(const __grid_constant__ SelectColumnsArgs args) {
   ptx::start_next_launch();

@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The gate functions of kernels/elementwise.h with the CPU's bits. No GPU has run kGelu, kGeluErf,
-// kGeluTanhAlone, kRelu, kSigmoid, kXielu or limits.
+// The gate functions of kernels/elementwise.h with the CPU's bits.
 #pragma once
 
 #include "kernels/cuda/gpu.h"

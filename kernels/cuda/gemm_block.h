@@ -2,7 +2,6 @@
 // Functions that all kernels of linear layers share: gemm_split.cu, gemm_wide.cu and gemm_wgmma.cu
 // for Hopper, gemm_mma.cu for everything else. A tile is 128 outputs and some tokens, with tokens
 // on the N side, so that one decoded token costs a tile of 8. gemm.cu chooses among the kernels.
-// No GPU has run E4M3Sums and HeadSums.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights in tiles times int8 activations with the CPU's bits: a group of 32 is one instruction of
 // int8 tensor cores, whose exact sums go into the tree of kernels/gemm.h in fp32. gemm_tiles.h and
-// gemm_tiles_wide.h copy and fold. No GPU has run these kernels in this form yet.
+// gemm_tiles_wide.h copy and fold.
 #include "kernels/cuda/gemm_tiles_wide.h"
 
 namespace sluice::kernels::cuda {

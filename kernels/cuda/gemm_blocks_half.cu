@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights in tiles times rows of BF16, by the definition in launch.h: codes become BF16 in
 // registers, exactly, and a group of 32 is two instructions of tensor cores. gemm_tiles.h and
-// gemm_tiles_wide.h copy and fold. No GPU has run it yet.
+// gemm_tiles_wide.h copy and fold.
 #include "kernels/cuda/gemm_tiles_wide.h"
 
 namespace sluice::kernels::cuda {

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Weights times float rows with the CPU's bits: routers, whose choice must not depend on the
 // device, matrices of F32, and of a head each (engine/models/latent_mixer.h), which may be codes in
-// tiles. Each segment of K is one chain of fma by one thread, which is slow with many rows. No GPU
-// has run those in tiles.
+// tiles. Each segment of K is one chain of fma by one thread, which is slow with many rows.
 #include "engine/core/status.h"
 #include "kernels/cuda/gemm_block.h"
 #include "kernels/cuda/gpu.h"

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Linear layers by mma.sync, for every device that has no wgmma. All threads copy chunks of 128
 // bytes of K into a ring of stages, some chunks ahead; each of 8 warps multiplies 16 outputs with a
-// tile of tokens. No GPU that takes it has run it yet.
+// tile of tokens.
 #include "engine/core/status.h"
 #include "kernels/cuda/gemm_block.h"
 #include "kernels/cuda/ptx.h"

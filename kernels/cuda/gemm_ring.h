@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // What the linear layers by wgmma share: the differences between formats, a ring of stages that
 // copying threads fill by TMA with chunks of 128 bytes of K, and the products of a warpgroup's 64
-// outputs with a tile of tokens. gemm_split.cu, gemm_wide.cu and gemm_wgmma.cu use it. No GPU has
-// run FP8 in it.
+// outputs with a tile of tokens. gemm_split.cu, gemm_wide.cu and gemm_wgmma.cu use it.
 #pragma once
 
 #include "kernels/cuda/gemm_block.h"

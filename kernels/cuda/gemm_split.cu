@@ -5,8 +5,7 @@
 // tree goes. It finishes a tile that it has all of. Subtrees of other tiles go to the workspace
 // [segments][tokens][outputs], each at its first segment, and the last run to arrive with its part
 // of a tile joins them, in the tree's order, so that no bit depends on which run it is. Without a
-// workspace runs are whole tiles. No GPU has run the join in this kernel; an H200 ran it as a
-// launch of its own.
+// workspace runs are whole tiles.
 //
 // Layers that share x are one launch, whose tiles follow one another. A launch may overlap the one
 // in front: no launch writes weights, so they are copied at once, and everything else waits.

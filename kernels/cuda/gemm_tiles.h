@@ -3,8 +3,7 @@
 // block has all segments for some tiles of 16 outputs and some tokens. A warp copies its operands
 // some groups of 32 ahead, weights as narrow as they lie and tokens, into a ring of its own. A
 // lane's dword of 4 codes is its part of tensor-core instructions. `Numbers` holds the differences
-// between activations: gemm_blocks.cu and gemm_blocks_half.cu have one each. No GPU has run the
-// copies ahead yet.
+// between activations: gemm_blocks.cu and gemm_blocks_half.cu have one each.
 #pragma once
 
 #include <cstddef>

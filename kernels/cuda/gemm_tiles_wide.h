@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The layers of gemm_tiles.h for many tokens: a block has 128 outputs and 64 tokens, which each of
 // its warps multiplies with 16 outputs, and goes through all of K, so that tokens are copied once
-// for 128 outputs. A lane's products and the tree are the same. No GPU has run it yet.
+// for 128 outputs. A lane's products and the tree are the same.
 #pragma once
 
 #include "kernels/cuda/gemm_tiles.h"

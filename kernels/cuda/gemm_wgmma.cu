@@ -3,7 +3,7 @@
 // experts, in which one thread copies chunks of 128 bytes of K into a ring of stages, and two
 // warpgroups of 64 outputs each multiply them with a tile of tokens. A block walks over its
 // expert's tiles. The kernel and the blocks decide no bit: each takes the chunks of a segment in
-// the same order. Run on an H200 on 2026-11-26, FP8 by no GPU yet.
+// the same order.
 #include <algorithm>
 
 #include "kernels/cuda/gemm_ring.h"

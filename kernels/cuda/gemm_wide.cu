@@ -8,10 +8,9 @@
 // while a third is multiplied, and the tensor cores wait only at a half's end. The first half's
 // value is parked in shared memory, where the second's joins it, and the storing warps take it from
 // there. FP8 has one set more, the chunk's sums that are promoted, so its tiles have half of the
-// tokens; no GPU has run it. INT8 sums, which are exact, are one chain. INT8 activations are
-// records of 32 bytes, and the copy engine takes about as long for each as for 128 bytes: they are
-// first put in rows in the workspace (pack_rows_kernel). INT8 without a workspace is
-// gemm_split.cu's.
+// tokens. INT8 sums, which are exact, are one chain. INT8 activations are records of 32 bytes, and
+// the copy engine takes about as long for each as for 128 bytes: they are first put in rows in the
+// workspace (pack_rows_kernel). INT8 without a workspace is gemm_split.cu's.
 //
 // Shared memory is the limit: of its 128 bytes a clock wgmma reads 96, and copies write 64 more.
 // Blocks of a cluster that shared weights or float x were slower. Layers that share x are one

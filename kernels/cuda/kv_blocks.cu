@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Copies blocks of the paged KV cache to a slot and back (kernels/kv_blocks.h). A block of threads
 // has a part of one layer of one KV block. The launch's arguments carry the KV blocks' numbers, so
-// that no memory has to be kept for them. No GPU has run this file.
+// that no memory has to be kept for them.
 #include <algorithm>
 
 #include "engine/core/status.h"

@@ -4,7 +4,7 @@
 // groups of 16 with four warps each, and walks tiles of 64 keys. A tile's latents and rotated parts
 // come by cp.async, once, and are keys and then values of all rows: a warp has 16 keys of the
 // scores and a quarter of the latent's outputs. Outputs of earlier partitions are where the row's
-// output goes (attention_pair.h). No GPU has run this file.
+// output goes (attention_pair.h).
 #include <algorithm>
 #include <bit>
 

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The choice of keys of kernels/latent_index.h with the CPU's bits, for some tokens at a time:
 // their scores, a block for some tokens and 64 keys at a time, then a block a token that finds its
-// top_k-th score by four digits and turns scores into bits. No GPU has run this file.
+// top_k-th score by four digits and turns scores into bits.
 #include <algorithm>
 
 #include "engine/core/status.h"

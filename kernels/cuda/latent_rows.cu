@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rows of latent attention and of its indexer: what is cached of a token and its heads'
 // queries, a block for what is cached and one for each kHeads heads; and the heads' values side by
-// side again. Slots and positions are read before wait_for_launches (rope.cu). No GPU has run this
-// file.
+// side again. Slots and positions are read before wait_for_launches (rope.cu).
 #include "engine/core/status.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Latent attention's rows for the functions of attention_rows.h: one KV head, whose keys are
 // latents and rotated parts, whose values are latents. Where tokens choose their keys, a block has
-// heads of one token, and its keys are the chosen ones, numbered in ascending order. No GPU has run
-// this file.
+// heads of one token, and its keys are the chosen ones, numbered in ascending order.
 #pragma once
 
 #include <cstdint>

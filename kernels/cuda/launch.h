@@ -98,7 +98,7 @@ void launch_attention(Stream stream, const AttentionArgs& args, const AttentionL
 // Latent attention (kernels/latent_attention.h): over caches of floats with the CPU's bits, over
 // those of 16 bits by the definition above, keys being [latent | rotated | zeros to a multiple of
 // 16] and values latents. The i-th key that a token has chosen stands where position i does. A
-// latent has at most 512 elements, a rotated part 64. No GPU has run this.
+// latent has at most 512 elements, a rotated part 64.
 inline constexpr int32_t kMaxLatentDim = 512;
 inline constexpr int32_t kMaxLatentRope = 64;
 
@@ -107,12 +107,11 @@ int64_t latent_partials_bytes(const AttentionLimits& limits);
 // args.num_tokens and args.max_seq_len are upper bounds.
 void launch_latent_attention(Stream stream, const LatentAttentionArgs& args);
 
-// `rows` replaces args.table, which is not read. A token without a slot is left out. No GPU has run
-// these.
+// `rows` replaces args.table, which is not read. A token without a slot is left out.
 void launch_latent_rows(Stream stream, const LatentRowsArgs& args, const RopeRows& rows);
 void launch_join_heads(Stream stream, const JoinHeadsArgs& args);
 
-// The indexer of kernels/latent_index.h with the CPU's bits and choice. No GPU has run these.
+// The indexer of kernels/latent_index.h with the CPU's bits and choice.
 inline constexpr int32_t kMaxIndexHeads = 64;
 inline constexpr int32_t kMaxIndexDim = 128;
 
@@ -143,7 +142,7 @@ void launch_copy_parts(Stream stream,
                        const std::byte* from,
                        std::span<const DeviceMemory::Part> parts);
 
-// Copies blocks of the cache, up to 512 in a launch. No GPU has run these.
+// Copies blocks of the cache, up to 512 in a launch.
 void launch_gather_kv_blocks(Stream stream, const KvBlocksArgs& args);
 void launch_scatter_kv_blocks(Stream stream, const KvBlocksArgs& args);
 
@@ -280,8 +279,8 @@ inline void launch_linear_int8(Stream stream, const LinearInt8Args& args) {
 //   acc = fma(p, s_w * s_a, acc), with the scales of the run's 128 columns and their product
 //   rounded to fp32.
 // For kE4M3Token the folded sum y then becomes (y * s_a) * s_w. All that is fp32, to nearest, with
-// subnormals. A row's bits do not depend on other rows, tiles, runs of blocks or ranks. No GPU has
-// run these kernels; that a step gives what its model says was recorded on an H200.
+// subnormals. A row's bits do not depend on other rows, tiles, runs of blocks or ranks. That a step
+// gives what its model says was recorded on an H200.
 struct LinearFp8Args {
   Activations x;  // kE4M3Token, or kE4M3Group, whose shares begin at multiples of 128 columns
   const uint8_t* weight;      // [n, k] codes of e4m3, 16-byte aligned, rows too
@@ -320,7 +319,7 @@ void launch_join_parts(Stream stream,
                        const ExpertMatrices* experts = nullptr);
 void launch_row_magnitudes(Stream stream, const RowMagnitudesArgs& args);
 
-// Blocks of states are aligned to 16 bytes. No GPU has run these.
+// Blocks of states are aligned to 16 bytes.
 void launch_replay_rows(Stream stream, const ReplayRowsArgs& args);
 void launch_short_conv(Stream stream, const ShortConvArgs& args);
 void launch_delta_rule(Stream stream, const DeltaRuleArgs& args);

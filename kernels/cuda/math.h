@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // exp, log, tanh and what gates make of them, by kernels/cpu/isa/math16.h for one lane: the same
-// operations in the same order, so the same bits. No GPU has run sigmoid_of and gelu_of.
+// operations in the same order, so the same bits.
 #pragma once
 
 #include <cmath>

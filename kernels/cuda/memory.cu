@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Memory, copies and the stream by the CUDA runtime. It is linked static and opens libcuda at its
 // first call, so that a machine without a driver only gets an error here. The twin is
-// tests/support/simt/memory.cpp. No GPU has run the priority of the steps' stream and loans that
-// begin inside an allocation.
+// tests/support/simt/memory.cpp.
 #include <cuda.h>
 #include <cuda_runtime.h>
 

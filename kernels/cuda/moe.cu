@@ -1,6 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Routing, placement and combining of kernels/moe.h, with the CPU's bits; gemm*.cu have the layers.
-// No GPU has run the scores and groups of routers other than softmax, nor factors of experts.
 #include "kernels/moe.h"
 
 #include "engine/core/status.h"

@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The norms of kernels/norm.h: a block a row, or a warp a head where heads are short. An H200 ran
-// them when a row had room for its values alone, past which memcheck saw the compiler read. With
-// room in whole fours, with an INT8 row's weights read once, and with a mean to subtract, no GPU
-// has run them, nor norms of joined heads, of heads that leave their input, or have weights each.
+// The norms of kernels/norm.h: a block a row, or a warp a head where heads are short. A row has
+// room in whole fours: memcheck saw the compiler read past the room for its values alone.
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/norm_rows.h"

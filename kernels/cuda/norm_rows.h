@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The norms of kernels/norm.h over a row in shared memory: 16 lanes have the sums of the
-// definition's 16 chains. No GPU has run means that are subtracted, nor biases.
+// definition's 16 chains.
 #pragma once
 
 #include <cstdint>

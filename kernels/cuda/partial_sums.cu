@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The operators of kernels/partial_sums.h, and the join of a linear layer's segments that mma.sync
-// ran side by side, which are one device's parts. No GPU has joined parts of FP8 and NVFP4 yet.
+// ran side by side, which are one device's parts.
 #include "kernels/partial_sums.h"
 
 #include <algorithm>

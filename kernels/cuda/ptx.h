@@ -299,7 +299,6 @@ __device__ __forceinline__ void fence_registers(Word (&d)[kWords]) {
 GPU_WGMMA(wgmma_bf16, float, "+f", "k16.f32.bf16.bf16", ", 1, 1, 0, 0")
 GPU_WGMMA(wgmma_f16, float, "+f", "k16.f32.f16.f16", ", 1, 1, 0, 0")
 GPU_WGMMA(wgmma_s8, int32_t, "+r", "k32.s32.s8.s8", "")
-// FP8; no GPU has run it in this backend.
 GPU_WGMMA(wgmma_e4m3, float, "+f", "k32.f32.e4m3.e4m3", ", 1, 1")
 
 #undef GPU_WGMMA

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// The operators of kernels/recurrent.h with the CPU's bits. No GPU has run this file.
+// The operators of kernels/recurrent.h with the CPU's bits.
 //
 // A state is cut as the definition cuts it: a block has sixteen columns of a head of a request, in
 // registers, and walks the request's rows in order. Thread (lane, four) has the rows lane, lane +

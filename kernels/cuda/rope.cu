@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // The rotation of kernels/rope.h by warps, each with one head of one token. Slots and positions,
 // which were uploaded for the step, are read before wait_for_launches: no launch of the step writes
-// them, and the first one, the embedding, does not overlap. No GPU has run norms of rotated heads
-// and factors of queries.
+// them, and the first one, the embedding, does not overlap.
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/ptx.h"

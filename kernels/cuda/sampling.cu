@@ -256,7 +256,7 @@ __global__ void __launch_bounds__(kTakeThreads, 1)
   args.token_ids[pending.row] = token >= 0 && token < args.vocab_size ? token : 0;
 }
 
-// place_following; no GPU has run it.
+// place_following.
 __global__ void __launch_bounds__(kTakeThreads, 1)
     place_following_kernel(const __grid_constant__ PlaceFollowingArgs args) {
   ptx::start_next_launch();

@@ -1,7 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads weights in the layouts of quant/repack.h: rows of floats, kInt8Channel and FP8, and the
-// CPU's tiles of formats in blocks, whose dwords of 4 codes are tensor cores' operands. No GPU has
-// run the tiles in this form.
+// CPU's tiles of formats in blocks, whose dwords of 4 codes are tensor cores' operands.
 #pragma once
 
 #include <cstddef>

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // KV between devices of two workers: by NCCL's point-to-point transfers, or by copies from memory
-// that one process lends another (CUDA IPC). It has not run between two GPUs: tests run it
-// against a library with NCCL's interface, and against the shim's devices.
+// that one process lends another (CUDA IPC). Tests run it against a library with NCCL's interface,
+// and against the shim's devices.
 //
 // A session has one connection, which checks its peer like that of the other transports, and on
 // which everything but payloads travels: the offer of a link (transport_device_link.h), then the

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // KV between GPUs of two workers of one machine by CUDA IPC (transport_device.h): the sender
 // exports the memory that holds its payloads, and the receiver copies from there into its own
-// slots. No GPU has run it: tests run it on the shim's devices, in one process and in two.
+// slots. Tests run it on the shim's devices, in one process and in two.
 //
 // Connections are those of shared memory (transport_shm.h), between processes of one user on one
 // machine and in one pid namespace: "cuda_ipc:<boot id>:<pid namespace>:<name>:<UUID>" is an

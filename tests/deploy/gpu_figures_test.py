@@ -174,6 +174,19 @@ class Page(unittest.TestCase):
         self.assertEqual(heads, ["## C, 2026-02-03", "## B, 2026-02-03", "## A, 2026-02-01",
                                  "## D, 2026-01-02"])
 
+    def test_what_no_gpu_has_run_is_one_list_of_files_that_exist(self):
+        page = REPOSITORY / "kernels/cuda/not_run.md"
+        rows = re.findall(r"(?m)^\| (`[^|]*) \|", page.read_text())
+        names = [name for row in rows for name in re.findall(r"`([^`]+)`", row)]
+        self.assertGreater(len(names), 1)
+        self.assertEqual([name for name in names if not (page.parent / name).is_file()], [])
+        for folder in ("engine", "kernels", "kvcache"):
+            for path in sorted((REPOSITORY / folder).rglob("*.*")):
+                if path.suffix in (".h", ".cpp", ".cu"):
+                    text = re.sub(r"\s*\n\s*//\s*", " ", path.read_text())
+                    said = re.search(r"(?i)\bno gpu\b[^.]{0,60}\brun\b", text)
+                    self.assertIsNone(said, f"{path}: belongs to {page.name}")
+
     def test_every_program_that_a_part_names_is_in_the_archive(self):
         archive = (REPOSITORY / "deploy/gpu_archive.sh").read_text()
         figures = (REPOSITORY / "bench/gpu_figures.py").read_text()
