@@ -31,7 +31,9 @@ struct ValidRequest {
   // not published again, and are fewer than max_tokens. Empty: the answer begins here.
   std::vector<TokenId> generated;
   SamplingParams sampling;        // max_tokens resolved, seed concrete
-  GrammarSpec grammar;            // constrains the answer; compiled before the request waits
+  // Constrains the answer; compiled before the request waits. Null: nothing does. The requests of
+  // one body share it, as its text may be all of the body.
+  std::shared_ptr<const GrammarSpec> grammar;
   int32_t adapter_id = 0;         // 0: the base model
   uint64_t tenant_salt = 0;       // from authentication; separates prefix caches
   TenantId tenant;                // from authentication; the tenant that is charged

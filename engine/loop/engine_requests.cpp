@@ -22,7 +22,7 @@ Expected<RequestId> LocalEngine::submit(ValidRequest request, OutputSink& sink) 
                                     : "The model generates tokens and makes no vectors.");
   }
   std::shared_ptr<const PendingGrammar> grammar;
-  if (request.grammar.is_set()) {
+  if (request.grammar != nullptr) {
     SLUICE_TRY(grammar, grammars_->request(request.grammar, request.tenant));
   }
   SLUICE_TRY(const QueuedWork queued, gate_.enter(request));

@@ -34,10 +34,10 @@ void RequestTable::add(RequestId id,
                     .trace = std::move(request.trace)});
   if (grammar != nullptr) {
     state.record->grammar = std::make_shared<const BoundGrammar>(BoundGrammar{
-        .grammar = nullptr, .begins_behind = std::move(request.grammar.begins_behind)});
+        .grammar = nullptr, .begins_behind = request.grammar->begins_behind});
+    state.grammar_param = request.grammar->param;
   }
   state.pending_grammar = std::move(grammar);
-  state.grammar_param = std::move(request.grammar.param);
   state.handoff = std::move(request.handoff);
   state.sink = &sink;
   state.queued = queued;

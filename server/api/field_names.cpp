@@ -42,9 +42,10 @@ Error with_names(Error error, std::span<const FieldName> names) {
 }
 
 void name_grammars(GenerationRequest& request, std::span<const FieldName> names) {
-  for (ValidRequest& part : request.requests) {
-    part.grammar.param = renamed_param(part.grammar.param, names);
-  }
+  if (request.requests.empty() || request.requests.front().grammar == nullptr) return;
+  auto named = std::make_shared<GrammarSpec>(*request.requests.front().grammar);  // all share it
+  named->param = renamed_param(named->param, names);
+  for (ValidRequest& part : request.requests) part.grammar = named;
 }
 
 }  // namespace sluice

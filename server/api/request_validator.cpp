@@ -366,7 +366,7 @@ Expected<std::vector<std::vector<TokenId>>> read_chat(const ValidationContext& c
 
 Expected<void> add_requests(const ValidationContext& context,
                             const SamplingParams& sampling,
-                            const GrammarSpec& grammar,
+                            const std::shared_ptr<const GrammarSpec>& grammar,
                             std::optional<int32_t> limit,
                             const Turn& turn,
                             const Caching& caching,
@@ -533,8 +533,10 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
                                          : completion_prompts(context, body));
   SLUICE_TRY(const auto is_cut, truncate_prompts(context, body, limit.value_or(1), prompts));
   SLUICE_TRY_VOID(read_prompt_output(context, body, prompts, is_cut, sampling, out));
+  std::shared_ptr<const GrammarSpec> shared;
+  if (grammar.is_set()) shared = std::make_shared<const GrammarSpec>(std::move(grammar));
   SLUICE_TRY_VOID(add_requests(
-      context, sampling, grammar, limit, turn, caching, speculation, std::move(prompts), out));
+      context, sampling, shared, limit, turn, caching, speculation, std::move(prompts), out));
   SLUICE_TRY_VOID(add_handoffs(context, body, out));
   return out;
 }

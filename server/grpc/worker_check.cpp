@@ -113,11 +113,12 @@ Expected<void> check_request(const ValidRequest& request,
   }
   if (request.adapter_id != 0) return invalid("adapter_id", "there are no adapters");
   if (request.max_queue_wait_ms < 0) return invalid("max_queue_wait_ms", "negative");
-  if (static_cast<int64_t>(request.grammar.text.size()) > config.max_body_bytes) {
+  if (request.grammar == nullptr) return {};
+  if (static_cast<int64_t>(request.grammar->text.size()) > config.max_body_bytes) {
     return invalid("grammar", "longer than this worker's --max-body-bytes");
   }
-  SLUICE_TRY_VOID(check_ids("grammar", request.grammar.begins_behind, model.vocab_size));
-  return check_ids("grammar", request.grammar.control_tokens, model.vocab_size);
+  SLUICE_TRY_VOID(check_ids("grammar", request.grammar->begins_behind, model.vocab_size));
+  return check_ids("grammar", request.grammar->control_tokens, model.vocab_size);
 }
 
 }  // namespace sluice

@@ -161,9 +161,10 @@ void encode(const GrammarSpec& from, wire::Grammar& to) {
   to.set_param(param);
 }
 
-Expected<GrammarSpec> decode(const wire::Grammar& from) {
-  GrammarSpec to;
-  auto& [kind, text, whitespace, best_effort, begins_behind, control_tokens, param] = to;
+// Null: nothing is constrained.
+Expected<std::shared_ptr<const GrammarSpec>> decode(const wire::Grammar& from) {
+  auto to = std::make_shared<GrammarSpec>();
+  auto& [kind, text, whitespace, best_effort, begins_behind, control_tokens, param] = *to;
   SLUICE_TRY(kind, to_enum(from.kind(), GrammarKind::kStructuralTag, "an unknown kind of grammar"));
   text = from.text();
   whitespace = from.allows_whitespace();
@@ -171,6 +172,7 @@ Expected<GrammarSpec> decode(const wire::Grammar& from) {
   begins_behind = decode(from.begins_behind());
   control_tokens = decode(from.control_tokens());
   param = from.param();
+  if (!to->is_set()) return nullptr;
   return to;
 }
 
@@ -297,7 +299,7 @@ void encode(const ValidRequest& from, WorkerClock::time_point now, wire::Request
   encode(prompt, *to.mutable_prompt());
   encode(generated, *to.mutable_generated());
   encode(sampling, *to.mutable_sampling());
-  encode(grammar, *to.mutable_grammar());
+  if (grammar != nullptr) encode(*grammar, *to.mutable_grammar());
   to.set_adapter_id(adapter_id);
   to.set_tenant_salt(tenant_salt);
   to.set_tenant(tenant.value);

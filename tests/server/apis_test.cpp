@@ -319,11 +319,11 @@ TEST_F(Apis, ErrorsNameTheFieldsThatTheClientSent) {
 TEST_F(Apis, AGrammarHasTheNameOfTheFieldThatItCameFrom) {
   const std::string format = R"("format":{"type":"json_schema","name":"a","schema":{}}})";
   ok(kResponses, R"({"input":"a","text":{)" + format + "}");
-  EXPECT_EQ(engine_.submitted().back().grammar.param, "text");
+  EXPECT_EQ(submitted_grammar(engine_).param, "text");
   ok(kMessages,
      R"({"messages":[{"role":"user","content":"a"}],"max_tokens":5,"output_config":{)" + format +
          "}");
-  EXPECT_EQ(engine_.submitted().back().grammar.param, "output_config");
+  EXPECT_EQ(submitted_grammar(engine_).param, "output_config");
 }
 
 TEST_F(Apis, WhatBindsAnAnswerElsewhereIsRefusedHereByName) {

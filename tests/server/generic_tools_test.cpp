@@ -66,7 +66,7 @@ TEST_F(GenericTools, ATemplateThatPrintsNoToolsGetsThemAsInstructions) {
   EXPECT_EQ(prompt.find("<system>You can call functions."), 0U) << prompt;
   EXPECT_NE(prompt.find(R"({"name":"add","description":"Adds","parameters":{)"), std::string::npos);
   EXPECT_EQ(choice_of(std::string(kTools) + kNamed)["finish_reason"], "stop") << "a forced call";
-  EXPECT_EQ(engine_.submitted().back().grammar.is_set(), true);
+  EXPECT_EQ(submitted_grammar(engine_).is_set(), true);
   EXPECT_EQ(post(chat_body(std::string(kTools) + R"(,"tool_choice":"none")")).status, 200);
   EXPECT_EQ(engine_.last_prompt().find("You can call"), std::string::npos);
 }
@@ -108,7 +108,7 @@ TEST_F(GenericTools, ATemplateThatTakesThemInTheSystemMessageGetsThemThere) {
       << engine_.last_prompt();
   EXPECT_NE(engine_.last_prompt().find("}}}]<|/tool|><|end|><|user|>Hi"), std::string::npos);
   choice = choice_of(std::string(kTools) + kNamed);
-  const GrammarSpec grammar = engine_.submitted().back().grammar;
+  const GrammarSpec grammar = submitted_grammar(engine_);
   EXPECT_EQ(grammar.kind, GrammarKind::kStructuralTag);
   EXPECT_NE(grammar.text.find("<|tool_call|>["), std::string::npos) << grammar.text;
   // Instructions of the client stay in front of them, and a conversation's calls become text.

@@ -86,7 +86,7 @@ TEST(SluiceService, AForcedChoiceIsAGrammar) {
   for (const char* choice : {"required", R"({"type":"function","function":{"name":"add"}})"}) {
     request.set_tool_choice(choice);
     EXPECT_EQ(tools.client.chat(request).param, "");
-    EXPECT_EQ(tools.engine.submitted().back().grammar.kind, GrammarKind::kStructuralTag) << choice;
+    EXPECT_EQ(submitted_grammar(tools.engine).kind, GrammarKind::kStructuralTag) << choice;
   }
 }
 
@@ -122,19 +122,19 @@ TEST(SluiceService, FormatsOfAnswersAreTheRequests) {
   v1::ChatRequest chat = chat_request();
   chat.set_response_format(R"({"type":"json_object"})");
   EXPECT_EQ(tools.client.chat(chat).param, "");
-  EXPECT_TRUE(tools.engine.submitted().back().grammar.is_set());
+  EXPECT_TRUE(submitted_grammar(tools.engine).is_set());
   chat.set_response_format("json");
   EXPECT_EQ(tools.client.chat(chat).param, "response_format");
   chat.clear_response_format();
   chat.set_structured_outputs(R"({"regex":"a+"})");
   EXPECT_EQ(tools.client.chat(chat).param, "");
-  EXPECT_EQ(tools.engine.submitted().back().grammar.kind, GrammarKind::kRegex);
+  EXPECT_EQ(submitted_grammar(tools.engine).kind, GrammarKind::kRegex);
 
   v1::CompletionRequest completion;
   completion.add_prompts()->set_text("Hi");
   completion.set_structured_outputs(R"({"choice":["a","b"]})");
   EXPECT_EQ(tools.client.complete(completion).param, "");
-  EXPECT_TRUE(tools.engine.submitted().back().grammar.is_set());
+  EXPECT_TRUE(submitted_grammar(tools.engine).is_set());
   completion.set_structured_outputs("[]");
   EXPECT_EQ(tools.client.complete(completion).param, "structured_outputs");
 }

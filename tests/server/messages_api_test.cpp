@@ -154,7 +154,7 @@ TEST_F(MessagesApi, UsersMaySendTextsAsDocuments) {
 TEST_F(MessagesApi, AnOutputFormatHasAnOlderName) {
   const std::string schema = R"({"type":"json_schema","schema":{"type":"object"}})";
   ASSERT_EQ(ask(kUser, R"(,"output_format":)" + schema).status, 200);
-  EXPECT_TRUE(engine_.submitted().back().grammar.is_set());
+  EXPECT_TRUE(submitted_grammar(engine_).is_set());
   EXPECT_TRUE(holds(prompt_of(kUser, R"(,"output_format":{"type":"xml"})"), "output_format must"));
 }
 

@@ -160,7 +160,7 @@ TEST_F(ResponsesApi, ARegularExpressionBindsWhatACustomToolIsForcedToTake) {
           R"("definition":"SELECT [0-9]+|NONE"}}],"tool_choice":{"type":"custom","name":"sql"})");
   ASSERT_EQ(reply.status, 200) << reply.body;
   EXPECT_EQ(reply.header("x-sluice-ignored-arguments"), "");
-  const GrammarSpec spec = engine_.submitted().back().grammar;
+  const GrammarSpec spec = submitted_grammar(engine_);
   EXPECT_TRUE(holds(spec.text, R"("pattern":"^(?:SELECT [0-9]+|NONE)$")")) << spec.text;
 }
 

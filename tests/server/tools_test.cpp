@@ -325,7 +325,7 @@ TEST_F(Tools, AForcedChoiceIsAGrammar) {
     const Json choice = choice_of(kTools + more);
     EXPECT_EQ(choice["message"]["content"], nullptr) << choice;
     EXPECT_EQ(choice["message"]["tool_calls"].size(), 1U) << choice;
-    const GrammarSpec spec = engine_.submitted().back().grammar;
+    const GrammarSpec spec = submitted_grammar(engine_);
     EXPECT_EQ(spec.kind, GrammarKind::kStructuralTag);
     EXPECT_EQ(spec.param, "tools");
     return spec;
@@ -345,7 +345,7 @@ TEST_F(Tools, AForcedChoiceIsAGrammar) {
   EXPECT_TRUE(holds(allowed, "add") && !holds(allowed, "now") && holds(allowed, "star"));
   // Without a choice that forces them there is none.
   choice_of(kTools);
-  EXPECT_FALSE(engine_.submitted().back().grammar.is_set());
+  EXPECT_FALSE(submitted_grammar(engine_).is_set());
 }
 
 TEST_F(Tools, ACallThatWasNamedEndsWithStop) {
@@ -365,7 +365,7 @@ TEST_F(Tools, AForcedCallComesBehindReasoning) {
   engine_.say(kCall);
   const auto grammar_of = [&](const std::string& variables) {
     choice_of(std::string(kTools) + kRequired + R"(,"chat_template_kwargs":{)" + variables + "}");
-    return engine_.submitted().back().grammar;
+    return submitted_grammar(engine_);
   };
   EXPECT_NE(grammar_of("").text.find("<think>"), std::string::npos);
   EXPECT_EQ(grammar_of(R"("enable_thinking":false)").text.find("<think>"), std::string::npos);
@@ -381,7 +381,7 @@ TEST_F(Tools, AFormatComesBehindReasoning) {
   const auto grammar_of = [&](const std::string& format, const std::string& variables) {
     EXPECT_EQ(post(chat_body(format + R"(,"chat_template_kwargs":{)" + variables + "}")).status,
               200);
-    return engine_.submitted().back().grammar;
+    return submitted_grammar(engine_);
   };
   const std::string json = R"(,"response_format":{"type":"json_object"})";
   EXPECT_EQ(grammar_of(json, R"("enable_thinking":false)").kind, GrammarKind::kAnyObject);
@@ -405,7 +405,7 @@ TEST_F(Tools, WhatIsBoundStandsInItsChannel) {
   engine_.say("{}");
   const auto grammar_of = [&](const std::string& more) {
     EXPECT_EQ(post(chat_body(more)).status, 200) << more;
-    return engine_.submitted().back().grammar.text;
+    return submitted_grammar(engine_).text;
   };
   const auto holds = [](const std::string& text, const char* part) {
     return text.find(part) != std::string::npos;
@@ -439,7 +439,7 @@ TEST_F(Tools, AForcedCallMayStandBesideAFormat) {
     engine_.say(kCall);
     const Json choice = choice_of(forced + format);
     EXPECT_EQ(choice["message"]["tool_calls"][0]["function"]["name"], "add") << format;
-    EXPECT_EQ(engine_.submitted().back().grammar.kind, GrammarKind::kStructuralTag) << format;
+    EXPECT_EQ(submitted_grammar(engine_).kind, GrammarKind::kStructuralTag) << format;
   }
 }
 
@@ -485,7 +485,7 @@ TEST_F(Tools, AFreeChoiceBindsStrictToolsAndFormats) {
   engine_.say("Text");
   const auto bound = [&](const std::string& more) {
     EXPECT_EQ(post(chat_body(more)).status, 200) << more;
-    return engine_.submitted().back().grammar;
+    return submitted_grammar(engine_);
   };
   const std::string strict =
       R"(,"tools":[{"type":"function","function":{"name":"a","strict":true}},)"

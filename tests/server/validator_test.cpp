@@ -113,7 +113,8 @@ TEST_F(Validator, ConstraintsBecomeTheGrammarOfEveryChoice) {
   const auto grammar_of = [&](const std::string& fields) {
     const auto request = chat(fields);
     EXPECT_TRUE(request.has_value()) << request.error().message;
-    return request ? request->requests.back().grammar : GrammarSpec();
+    const bool is_bound = request && request->requests.back().grammar != nullptr;
+    return is_bound ? *request->requests.back().grammar : GrammarSpec();
   };
   EXPECT_FALSE(grammar_of(R"("response_format":{"type":"text"})").is_set());
   GrammarSpec spec = grammar_of(R"("n":2,"response_format":{"type":"json_schema",
@@ -144,6 +145,19 @@ TEST_F(Validator, ConstraintsBecomeTheGrammarOfEveryChoice) {
             GrammarKind::kEbnf);
   EXPECT_EQ(grammar_of(R"("structured_outputs":{"grammar":"start: \"a\""})").kind,
             GrammarKind::kLark);
+}
+
+// A body of a megabyte with a thousand prompts would take a gigabyte if each had the text.
+TEST_F(Validator, RequestsOfOneBodyShareTheirGrammar) {
+  const auto request =
+      validate(R"({"prompt":["a","b","c"],"n":2,"structured_outputs":{"choice":["a","b"]}})",
+               Endpoint::kCompletion);
+  ASSERT_TRUE(request.has_value()) << request.error().message;
+  ASSERT_EQ(request->requests.size(), 6U);
+  ASSERT_NE(request->requests.front().grammar, nullptr);
+  for (const ValidRequest& part : request->requests) {
+    EXPECT_EQ(part.grammar, request->requests.front().grammar);
+  }
 }
 
 TEST_F(Validator, FalseAsksForNoLogprobs) {

@@ -317,7 +317,7 @@ class FakeEngine : public Engine {
                       .num_preemptions = 2};
     const auto& stops = sampling.stop_token_ids;
     // A text that a grammar constrains ends with its end token.
-    const bool ends = !sampling.ignore_eos || running.request.grammar.is_set();
+    const bool ends = !sampling.ignore_eos || running.request.grammar != nullptr;
     const bool is_end = output.token == ByteTokenizer::kTurnEnd && ends;
     if (is_end || std::find(stops.begin(), stops.end(), output.token) != stops.end()) {
       output.finish_reason = FinishReason::kStop;
@@ -431,5 +431,11 @@ class FakeEngine : public Engine {
   std::atomic<int64_t> step_delay_us_{0};
   std::thread thread_;
 };
+
+// Returns what constrains the answer of the request that came last; kNone: nothing.
+inline GrammarSpec submitted_grammar(const FakeEngine& engine) {
+  const auto grammar = engine.submitted().back().grammar;
+  return grammar == nullptr ? GrammarSpec() : *grammar;
+}
 
 }  // namespace sluice

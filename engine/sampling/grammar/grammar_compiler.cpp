@@ -44,14 +44,9 @@ GrammarCompiler::~GrammarCompiler() {
   for (std::thread& thread : threads_) thread.join();
 }
 
-Expected<std::shared_ptr<const PendingGrammar>> GrammarCompiler::request(const GrammarSpec& spec,
-                                                                         TenantId tenant) {
-  Key key{.tenant = tenant,
-          .kind = spec.kind,
-          .allows_whitespace = spec.allows_whitespace,
-          .is_best_effort = spec.is_best_effort,
-          .control_tokens = spec.control_tokens,
-          .text = spec.text};
+Expected<std::shared_ptr<const PendingGrammar>> GrammarCompiler::request(
+    std::shared_ptr<const GrammarSpec> spec, TenantId tenant) {
+  const Key key{.tenant = tenant, .spec = std::move(spec)};
   const std::scoped_lock lock(mutex_);
   if (const auto found = by_key_.find(key); found != by_key_.end()) {
     entries_.splice(entries_.begin(), entries_, found->second);
@@ -60,7 +55,7 @@ Expected<std::shared_ptr<const PendingGrammar>> GrammarCompiler::request(const G
   }
   if (jobs_.size() >= static_cast<size_t>(options_.max_waiting)) {
     auto error = make_error(
-        ErrorCode::kResourceExhausted, "Too many grammars wait to be compiled.", spec.param);
+        ErrorCode::kResourceExhausted, "Too many grammars wait to be compiled.", key.spec->param);
     error.value().retry_after_s = options_.compile.wall_s;
     return error;
   }
@@ -75,7 +70,9 @@ Expected<std::shared_ptr<const PendingGrammar>> GrammarCompiler::request(const G
     by_key_.erase(key);
     entries_.pop_front();
     return make_error(
-        ErrorCode::kUnavailable, "The system gives no thread to compile grammars.", spec.param);
+        ErrorCode::kUnavailable,
+        "The system gives no thread to compile grammars.",
+        key.spec->param);
   }
   changed_.notify_one();
   return pending;
@@ -133,7 +130,7 @@ void GrammarCompiler::thread_main() {
 Expected<std::shared_ptr<const Grammar>> GrammarCompiler::try_to_compile(CompileWorker& worker,
                                                                          const Key& key) {
   try {
-    SLUICE_TRY_VOID(keep_memory_for(key.text.size()));
+    SLUICE_TRY_VOID(keep_memory_for(key.spec->text.size()));
     std::call_once(is_set_up_, [this] { set_up(); });
     return compile(worker, key);
   } catch (const std::bad_alloc&) {
@@ -143,22 +140,25 @@ Expected<std::shared_ptr<const Grammar>> GrammarCompiler::try_to_compile(Compile
 
 Expected<std::shared_ptr<const Grammar>> GrammarCompiler::compile(CompileWorker& worker,
                                                                   const Key& key) {
+  const GrammarSpec& asked = *key.spec;
   GrammarSpec spec;
-  spec.kind = key.kind;
-  spec.text = key.text;
-  spec.allows_whitespace = key.allows_whitespace;
-  spec.control_tokens = key.control_tokens;
+  spec.kind = asked.kind;
+  spec.text = asked.text;
+  spec.allows_whitespace = asked.allows_whitespace;
+  spec.control_tokens = asked.control_tokens;
   std::vector<LeftOutKeyword> left_out;
   if (spec.kind == GrammarKind::kJsonSchema) {
-    SLUICE_TRY(spec.text, gate_schema(key.text, key.is_best_effort, options_.schema, &left_out));
+    SLUICE_TRY(spec.text,
+               gate_schema(asked.text, asked.is_best_effort, options_.schema, &left_out));
   } else if (spec.kind == GrammarKind::kStructuralTag) {
     SLUICE_TRY(spec.text,
-               gate_structural_tag(key.text, key.is_best_effort, options_.schema, &left_out));
+               gate_structural_tag(
+                   asked.text, asked.is_best_effort, options_.schema, &left_out));
   }
   if (spec.kind == GrammarKind::kRegex) {
-    SLUICE_TRY(spec.text, gate_regex(key.text, options_.schema));
+    SLUICE_TRY(spec.text, gate_regex(asked.text, options_.schema));
   } else if (spec.kind == GrammarKind::kEbnf) {
-    spec.text = exact_ebnf(key.text);
+    spec.text = exact_ebnf(asked.text);
   }
   for (const auto& [keyword, place] : left_out) {
     log_event(LogLevel::kInfo, "schema_keyword_left_out", "keyword", keyword, "at", place);
@@ -178,7 +178,7 @@ void GrammarCompiler::finish(const Job& job, Expected<std::shared_ptr<const Gram
     if (may_differ_next_time) {
       erase(found->second);
     } else {
-      entry.bytes = static_cast<int64_t>(2 * job.key.text.size() + sizeof(Entry)) +
+      entry.bytes = static_cast<int64_t>(job.key.spec->text.size() + sizeof(Entry)) +
                     (result ? (*result)->bytes() : 0);
       tenant_bytes_[job.key.tenant] += entry.bytes;
       counters_.cached_bytes += entry.bytes;

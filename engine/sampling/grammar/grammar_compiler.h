@@ -8,6 +8,7 @@
 #pragma once
 
 #include <atomic>
+#include <compare>
 #include <condition_variable>
 #include <cstdint>
 #include <deque>
@@ -18,6 +19,7 @@
 #include <mutex>
 #include <string>
 #include <thread>
+#include <tuple>
 #include <vector>
 
 #include "engine/core/grammar_spec.h"
@@ -66,21 +68,32 @@ class GrammarCompiler {
   GrammarCompiler(const GrammarCompiler&) = delete;
   GrammarCompiler& operator=(const GrammarCompiler&) = delete;
 
-  // Returns at once. Any thread. kResourceExhausted: too many grammars wait.
-  [[nodiscard]] Expected<std::shared_ptr<const PendingGrammar>> request(const GrammarSpec& spec,
-                                                                        TenantId tenant);
+  // Returns at once; keeps `spec`, which is not null. Any thread. kResourceExhausted: too many
+  // grammars wait.
+  [[nodiscard]] Expected<std::shared_ptr<const PendingGrammar>> request(
+      std::shared_ptr<const GrammarSpec> spec, TenantId tenant);
 
   [[nodiscard]] GrammarCounters counters() const;
 
  private:
   struct Key {
     TenantId tenant;
-    GrammarKind kind;
-    bool allows_whitespace;
-    bool is_best_effort;
-    std::vector<TokenId> control_tokens;
-    std::string text;
-    auto operator<=>(const Key&) const = default;
+    std::shared_ptr<const GrammarSpec> spec;
+
+    static auto compiled(const GrammarSpec& spec) {
+      return std::tie(spec.kind,
+                      spec.allows_whitespace,
+                      spec.is_best_effort,
+                      spec.control_tokens,
+                      spec.text);
+    }
+
+    // By what is compiled of the specs, not where the grammar begins or who asked for it.
+    std::strong_ordering operator<=>(const Key& other) const {
+      if (tenant != other.tenant) return tenant <=> other.tenant;
+      if (spec == other.spec) return std::strong_ordering::equal;
+      return compiled(*spec) <=> compiled(*other.spec);
+    }
   };
 
   struct Entry {

@@ -103,8 +103,10 @@ TEST(CudaQueue, IsNotToBeSeenInAnyAnswer) {
   }
   // The host makes the masks while the device computes.
   requests[3].sampling.allowed_token_ids.clear();
-  requests[3].grammar.kind = GrammarKind::kRegex;
-  requests[3].grammar.text = "[a-f]{2}-[0-9]+";
+  GrammarSpec grammar;
+  grammar.kind = GrammarKind::kRegex;
+  grammar.text = "[a-f]{2}-[0-9]+";
+  requests[3].grammar = std::make_shared<const GrammarSpec>(std::move(grammar));
   std::vector<Collected> expected = testing::run_alone(*cpu, requests);
   // The third token ends the answer.
   SamplingParams& ends = requests[1].sampling;

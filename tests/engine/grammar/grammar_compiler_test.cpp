@@ -29,10 +29,10 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-GrammarSpec spec_of(GrammarKind kind, std::string text) {
-  GrammarSpec spec;
-  spec.kind = kind;
-  spec.text = std::move(text);
+std::shared_ptr<const GrammarSpec> spec_of(GrammarKind kind, std::string text) {
+  auto spec = std::make_shared<GrammarSpec>();
+  spec->kind = kind;
+  spec->text = std::move(text);
   return spec;
 }
 
@@ -73,7 +73,7 @@ std::string repeated(const std::string& text, int count) {
 
 TEST_F(GrammarCompilerTest, OneCompileForAllWhoAskForTheSame) {
   const auto compiler = make({});
-  const GrammarSpec spec = spec_of(GrammarKind::kRegex, "[a-c]{2,5}");
+  const auto spec = spec_of(GrammarKind::kRegex, "[a-c]{2,5}");
   const auto first = compiler->request(spec, TenantId(1));
   const auto second = compiler->request(spec, TenantId(1));
   ASSERT_TRUE(first && second);
@@ -93,7 +93,7 @@ TEST_F(GrammarCompilerTest, OneCompileForAllWhoAskForTheSame) {
 
 TEST_F(GrammarCompilerTest, TheLeastRecentlyUsedGoesFirst) {
   const auto compiler = make(with(&GrammarCompiler::Options::cache_bytes, int64_t{0}));
-  const GrammarSpec spec = spec_of(GrammarKind::kRegex, "a+");
+  const auto spec = spec_of(GrammarKind::kRegex, "a+");
   const auto first = compiler->request(spec, TenantId(1));
   const auto grammar = wait(first);
   ASSERT_TRUE(grammar);
@@ -133,7 +133,7 @@ TEST_F(GrammarCompilerTest, Museum) {
   const auto compiler = make(options);
   std::string values;
   for (int i = 0; i < 200000; ++i) values += (i > 0 ? ",\"v" : "\"v") + std::to_string(i) + "\"";
-  const std::vector<GrammarSpec> museum = {
+  const std::vector<std::shared_ptr<const GrammarSpec>> museum = {
       spec_of(GrammarKind::kEbnf,
               "root ::= " + repeated("(", 30000) + "\"a\"" + repeated(")", 30000)),
       spec_of(GrammarKind::kRegex, repeated("(", 8000) + "a" + repeated(")", 8000)),
@@ -154,12 +154,12 @@ TEST_F(GrammarCompilerTest, Museum) {
                   repeated(R"({"type":"sequence","elements":[)", 5000) + repeated("]}", 5000) +
                   "}"),
   };
-  for (const GrammarSpec& spec : museum) {
+  for (const auto& spec : museum) {
     const Clock::time_point begun = Clock::now();
     const auto grammar = wait(compiler->request(spec, TenantId(1)));
     const double seconds = std::chrono::duration<double>(Clock::now() - begun).count();
-    EXPECT_LT(seconds, 8) << spec.text.substr(0, 60);
-    std::cout << spec.text.substr(0, 40) << ": " << seconds << " s, "
+    EXPECT_LT(seconds, 8) << spec->text.substr(0, 60);
+    std::cout << spec->text.substr(0, 40) << ": " << seconds << " s, "
               << (grammar ? "compiled" : grammar.error().message) << "\n";
     if (grammar) continue;
     EXPECT_TRUE(grammar.error().code == ErrorCode::kInvalidArgument ||
@@ -253,7 +253,7 @@ TEST_F(GrammarCompilerTest, ABusyMachineMakesNoGrammarTooComplex) {
 // A process that is killed from outside says nothing of the grammar, which compiles the next time.
 TEST_F(GrammarCompilerTest, AKilledProcessIsNoFaultOfTheGrammar) {
   const auto compiler = make({});
-  const GrammarSpec spec = spec_of(GrammarKind::kEbnf, doubling_rules());
+  const auto spec = spec_of(GrammarKind::kEbnf, doubling_rules());
   for (const int signal : {SIGKILL, SIGTERM}) {
     const auto slow = compiler->request(spec, TenantId(1));
     ASSERT_TRUE(slow);
@@ -335,10 +335,10 @@ TEST_F(GrammarCompilerTest, OnlyWhatIsNotSmallComesFromTheProcess) {
   for (const bool may_be_small : {true, false}) {
     if (!may_be_small) setup.limits.small_ms = 0;
     CompileWorker worker("/proc/self/exe", setup);
-    const auto bytes = worker.compile(spec_of(GrammarKind::kJsonSchema, kObject));
+    const auto bytes = worker.compile(*spec_of(GrammarKind::kJsonSchema, kObject));
     ASSERT_TRUE(bytes) << bytes.error().message;
     EXPECT_EQ(bytes->empty(), may_be_small);
-    EXPECT_FALSE(worker.compile(spec_of(GrammarKind::kRegex, "(")));
+    EXPECT_FALSE(worker.compile(*spec_of(GrammarKind::kRegex, "(")));
   }
 }
 

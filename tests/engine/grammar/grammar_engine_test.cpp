@@ -32,12 +32,23 @@ Config tiny_config() {
   return config;
 }
 
-GrammarSpec schema(std::string text) {
-  GrammarSpec spec;
-  spec.kind = GrammarKind::kJsonSchema;
-  spec.text = std::move(text);
-  spec.param = "response_format";
-  return spec;
+std::shared_ptr<const GrammarSpec> schema(std::string text) {
+  return std::make_shared<const GrammarSpec>(
+      GrammarSpec{.kind = GrammarKind::kJsonSchema,
+                  .text = std::move(text),
+                  .begins_behind = {},
+                  .control_tokens = {},
+                  .param = "response_format"});
+}
+
+std::shared_ptr<const GrammarSpec> expression(std::string text,
+                                              std::vector<TokenId> begins_behind = {}) {
+  return std::make_shared<const GrammarSpec>(
+      GrammarSpec{.kind = GrammarKind::kRegex,
+                  .text = std::move(text),
+                  .begins_behind = std::move(begins_behind),
+                  .control_tokens = {},
+                  .param = "structured_outputs"});
 }
 
 // Requests of all kinds, two of three bound.
@@ -50,8 +61,7 @@ std::vector<ValidRequest> bound_requests(const Engine& engine) {
           R"({"type":"object","properties":{"a":{"type":"integer","maximum":9,"minimum":0},
               "b":{"enum":["x","yy"]}},"required":["a","b"]})");
     } else if (i % 3 == 1) {
-      requests[i].grammar.kind = GrammarKind::kRegex;
-      requests[i].grammar.text = "[a-f]{3}(-[0-9]+)?";
+      requests[i].grammar = expression("[a-f]{3}(-[0-9]+)?");
     }
   }
   return requests;
@@ -151,12 +161,8 @@ TEST(BoundAnswers, ForcedTokensAreDraftedAndChangeNothing) {
 
 // Faults that speculation has had in other engines; more of them in speculation_faults_test.cpp.
 
-GrammarSpec letters(std::vector<TokenId> begins_behind) {
-  GrammarSpec grammar;
-  grammar.kind = GrammarKind::kRegex;
-  grammar.text = "[a-z ]*";
-  grammar.begins_behind = std::move(begins_behind);
-  return grammar;
+std::shared_ptr<const GrammarSpec> letters(std::vector<TokenId> begins_behind) {
+  return expression("[a-z ]*", std::move(begins_behind));
 }
 
 // The token that ends the free part is itself a draft, and the mask of the row behind it is bound.
@@ -194,9 +200,7 @@ TEST(Speculation, GrammarRollsBack) {
 ValidRequest regex_request(const std::string& regex) {
   ValidRequest request;
   request.prompt = {5, 6, 7};
-  request.grammar.kind = GrammarKind::kRegex;
-  request.grammar.text = regex;
-  request.grammar.param = "structured_outputs";
+  request.grammar = expression(regex);
   request.sampling.max_tokens = 64;
   return request;
 }

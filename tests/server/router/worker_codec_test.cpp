@@ -79,18 +79,29 @@ HandoffResult whole_result() {
   return result;
 }
 
+std::shared_ptr<const GrammarSpec> regex_behind(std::vector<TokenId> begins_behind,
+                                                std::vector<TokenId> control_tokens) {
+  return std::make_shared<const GrammarSpec>(
+      GrammarSpec{.kind = GrammarKind::kRegex,
+                  .text = "a",
+                  .begins_behind = std::move(begins_behind),
+                  .control_tokens = std::move(control_tokens),
+                  .param = {}});
+}
+
 ValidRequest whole_request(WorkerClock::time_point now) {
   ValidRequest request;
   request.prompt = {1, 2, 3};
   request.generated = {4, 5};
   request.sampling = whole_sampling();
-  request.grammar.kind = GrammarKind::kStructuralTag;
-  request.grammar.text = std::string("\xFF\x00 no UTF-8", 10);
-  request.grammar.allows_whitespace = true;
-  request.grammar.is_best_effort = true;
-  request.grammar.begins_behind = {20, 21};
-  request.grammar.control_tokens = {22};
-  request.grammar.param = "response_format";
+  request.grammar = std::make_shared<const GrammarSpec>(
+      GrammarSpec{.kind = GrammarKind::kStructuralTag,
+                  .text = std::string("\xFF\x00 no UTF-8", 10),
+                  .allows_whitespace = false,
+                  .is_best_effort = true,
+                  .begins_behind = {20, 21},
+                  .control_tokens = {22},
+                  .param = "response_format"});
   request.adapter_id = 2;
   request.tenant_salt = 0x8000000000000001;
   request.tenant = TenantId(12);
@@ -158,7 +169,8 @@ TEST(WorkerCodec, ARequestComesBackWhole) {
   EXPECT_EQ(decoded->sampling.reasoning_limit.max_tokens, 20);
   EXPECT_EQ(decoded->sampling.reasoning_limit.begin, std::vector<TokenId>({17}));
   EXPECT_EQ(decoded->sampling.reasoning_limit.end, std::vector<TokenId>({18, 19}));
-  EXPECT_EQ(decoded->grammar, whole_request(now).grammar);
+  ASSERT_NE(decoded->grammar, nullptr);
+  EXPECT_EQ(*decoded->grammar, *whole_request(now).grammar);
   EXPECT_EQ(decoded->generated, (std::vector<TokenId>{4, 5}));
   wire::Request again;
   encode(*decoded, later, again);
@@ -170,14 +182,13 @@ TEST(WorkerCodec, WhatIsOffStaysOff) {
   ValidRequest request;
   request.prompt = {1};
   request.speculative = false;
-  request.grammar.allows_whitespace = false;
   request.arrival = now;
   wire::Request message;
   encode(request, now, message);
   const auto decoded = decode(message, now);
   ASSERT_TRUE(decoded);
   EXPECT_FALSE(decoded->speculative);
-  EXPECT_FALSE(decoded->grammar.allows_whitespace);
+  EXPECT_EQ(decoded->grammar, nullptr);
   EXPECT_FALSE(decoded->handoff);
   EXPECT_EQ(decoded->sampling.num_logprobs, -1);
   EXPECT_EQ(decoded->sampling.temperature, 1.0F);
@@ -349,8 +360,8 @@ TEST(WorkerCheck, WhatIsOutOfRangeForTheModelIsRefusedByName) {
       {"prompt_logprobs", [](ValidRequest& r) { r.sampling.num_prompt_logprobs = 21; }},
       {"adapter_id", [](ValidRequest& r) { r.adapter_id = 1; }},
       {"max_queue_wait_ms", [](ValidRequest& r) { r.max_queue_wait_ms = -1; }},
-      {"grammar", [](ValidRequest& r) { r.grammar.begins_behind = {100}; }},
-      {"grammar", [](ValidRequest& r) { r.grammar.control_tokens = {100}; }},
+      {"grammar", [](ValidRequest& r) { r.grammar = regex_behind({100}, {}); }},
+      {"grammar", [](ValidRequest& r) { r.grammar = regex_behind({}, {100}); }},
   };
   for (const Case& each : cases) {
     ValidRequest request = fitting_request();
