@@ -28,7 +28,7 @@ constexpr size_t kNameLength = 32;  // of random_name()
 enum class Lock : uint8_t {
   kTaken,
   kOfAnother,
-  kUnknown,  // the file system has no locks, or none of folders (NFS)
+  kUnknown,  // the file system has no locks, or has none of folders (NFS)
   kFailed,   // see errno
 };
 

@@ -287,7 +287,7 @@ Expected<void> RankFrameReader::check_device_step() {
   return {};
 }
 
-// A recorded step reads each request's entries behind room for the longest one's, which are not
+// A recorded step reads each request's entries after room for the longest one's, which are not
 // sent.
 void RankFrameReader::spread_table(size_t group) {
   const auto used = static_cast<ptrdiff_t>(block_table_strides_[group]);

@@ -289,7 +289,7 @@ TEST(PooledEngine, JinasThirdModelIsRefusedByWhatItHas) {
   }
 }
 
-// transformers masks what is behind a token where config.json says so.
+// transformers masks what follows a token where config.json says so.
 TEST(PooledEngine, AnEncoderThatSeesNothingBehindATokenIsRefused) {
   for (const char* name : {"bert-mean", "xlm-roberta-cls"}) {
     const testing::TemporaryFolder copy;

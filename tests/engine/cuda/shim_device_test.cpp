@@ -309,7 +309,7 @@ void early_reader(const std::byte* p) {
 }
 
 // What a queue beside the steps wrote is not there yet for a launch that overlaps, although its
-// stream waits for the queue; behind a launch that does not overlap it is.
+// stream waits for the queue; after a launch that does not overlap it is.
 TEST(ShimQueueDeathTest, ALaunchThatOverlapsReadsWhatAQueueWroteBehindItsWait) {
   auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
   ASSERT_TRUE(device.has_value());

@@ -40,7 +40,7 @@ class ShimGroup {
     for (const std::vector<std::byte>& each : parts_) {
       CHECK_EQ(each.size(), part.size());
       std::memcpy(received, each.data(), each.size());
-      simt::note_copied(received, std::ssize(each));  // no launch behind it reads that early
+      simt::note_copied(received, std::ssize(each));  // no later launch reads that early
       received += each.size();
     }
     meet();
