@@ -104,7 +104,10 @@ class SharedComm {
       poll(nullptr, 0, 1);
       (void)lock.try_lock();
     }
-    if (const NcclComm comm = comm_.exchange(nullptr); comm != nullptr) library_.comm_abort(comm);
+    const NcclComm comm = comm_.exchange(nullptr);
+    // The abort may wait until recorded steps are gone, whose thread may be on its way in here.
+    if (lock.owns_lock()) lock.unlock();
+    if (comm != nullptr) library_.comm_abort(comm);
   }
 
  private:

@@ -297,9 +297,12 @@ Expected<void> check_nodes(const Config& config, const PlanTarget& target) {
                       param == nullptr ? knob : param);
   };
   const std::string& transport = config.kv_transport;
+  // Processes of one machine would find the same GPU, and one without a GPU could not follow.
+  if (target.device != DeviceType::kCpu && config.device == "auto") {
+    return refuse("device auto", "ranks are on GPUs where --device cuda says so", "device");
+  }
   if (target.device != DeviceType::kCpu && transport != "auto" && transport != "nccl") {
-    // The device lacks it: --device auto then takes the CPU.
-    return refuse("kv-transport", "ranks on GPUs take auto or nccl", "device");
+    return refuse("kv-transport", "ranks on GPUs take auto or nccl");
   }
   if (target.device == DeviceType::kCpu && (transport == "cuda_ipc" || transport == "nccl")) {
     return refuse("kv-transport", "ranks on CPUs take auto, shm or tcp");

@@ -154,6 +154,9 @@ Expected<void> ModelRunner::start_following(const JoinedNodes& joined, const Ran
   const Config& config = joined.config;
   SLUICE_TRY(PlannedDevices planned, plan_on_devices(config));
   SLUICE_TRY_VOID(joined.apply_blocks(planned.model.plan));
+  if (planned.model.plan.on_device) {
+    SLUICE_TRY_VOID(groups.on_nodes());  // a library that is missing is found before the weights
+  }
   SLUICE_TRY_VOID(load(planned, config));
   SLUICE_TRY_VOID(tell_node_0(*joined.group, loaded(config)));
   const auto threads = [](std::span<const DeviceRank> ranks) {

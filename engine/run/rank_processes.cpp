@@ -50,6 +50,10 @@ tl::unexpected<Error> unreadable(const char* what) {
 json values_of(const Config& config) {
   json values = json::object();
   for (const char* const name : kEqualKnobs) values[name] = find_knob(name)->get(config);
+  if (config.device == "cuda") return values;
+  // On CPUs, which auto means for several processes, no step is recorded.
+  values["device"] = "cpu";
+  for (const char* const recorded : {"cuda-graph-sizes", "enforce-eager"}) values[recorded] = "";
   return values;
 }
 

@@ -298,7 +298,7 @@ TEST(NcclNodes, WhatRanksOnGpusDoNotHaveIsRefusedByName) {
             "--pipeline-parallel-size: found more than 1 with --device: stages are on CPUs");
 }
 
-TEST(NcclNodes, WhereGpusAreNotAskedForCpusTakeWhatTheyLack) {
+TEST(NcclNodes, WhereGpusAreNotAskedForRanksAreOnCpus) {
   const TinyModel model(TinyWeights::kInt8);
   Config config = model.config("auto");
   config.nnodes = config.tensor_parallel_size = 2;
@@ -307,7 +307,7 @@ TEST(NcclNodes, WhereGpusAreNotAskedForCpusTakeWhatTheyLack) {
     if (!planned) return planned.error().message;
     return planned->model.plan.on_device ? "GPU" : "CPU";
   };
-  EXPECT_EQ(on_device(), "GPU");
+  EXPECT_EQ(on_device(), "CPU");
   config.kv_transport = "tcp";
   EXPECT_EQ(on_device(), "CPU");
   config.tensor_parallel_size = 1;
