@@ -155,12 +155,7 @@ DraftDecision SpeculationBudget::choose(const CostModel& cost,
   if (options_.is_fixed) return choose_fixed(limits, offers, granted);
   rank(offers);
   DraftDecision decision;
-  if (ranking_.num_rows == 0) {
-    const bool had_offer =
-        std::ranges::any_of(offers, [](const DraftOffer& offer) { return !offer.bins.empty(); });
-    if (had_offer) decision.off = DraftsOff::kAcceptance;
-    return decision;
-  }
+  if (ranking_.num_rows == 0) return decision;
   const size_t bucket = RowTimes::bucket_of(limits.shape.num_rows());
   if (!times_.is_known(bucket)) return decision;  // undrafted steps are first
   const Choice choice = best_rows(cost, limits);
@@ -228,7 +223,9 @@ void SpeculationBudget::observe_step(const CostModel& cost, const DraftedStep& s
   times_.observe(step.shape, step.ms);
   if (step.num_decodes == 0) return;
   const bool drafted = step.num_draft_rows > 0;
-  if (is_on_ && !drafted && is_probe()) set_period(2 * period_);
+  // A proposer that is asked for a probe, and whose drafts find no room, is asked less often, too.
+  const bool asked_in_vain = step.draft_ms > kHysteresis * plain_ms;
+  if (!drafted && is_probe() && (is_on_ || asked_in_vain)) set_period(2 * period_);
   double loss = step.draft_ms / plain_ms;
   if (drafted) {
     loss += step.ms / plain_ms - static_cast<double>(step.num_committed) / step.num_decodes;

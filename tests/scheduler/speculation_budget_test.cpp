@@ -416,6 +416,32 @@ TEST(SpeculationBudget, SameCallsGiveTheSameDecisions) {
   EXPECT_EQ(drafted(), drafted());
 }
 
+TEST(SpeculationBudget, AProposerWhoseDraftsFindNoRoomIsAskedLessOften) {
+  SpeculationBudget budget({.max_tokens = kMaxTokens});
+  CostModel cost;
+  const RequestAcceptance request;
+  const std::vector<uint8_t> bins(4, 0);
+  const std::vector<DraftOffer> offers = {{DraftSource::kNgram, bins, &request, 300}};
+  std::vector<int32_t> granted(1);
+  int num_asked = 0;
+  for (int i = 0; i < 2000; ++i) {
+    DraftedStep done;
+    done.plain.add(/*decode=*/true, 300, 1);
+    done.shape = done.plain;
+    done.num_decodes = done.num_committed = 1;
+    done.ms = model_of_1b(1);
+    if (budget.offers_wanted()) {
+      ++num_asked;
+      done.draft_ms = 5;
+      const DraftLimits limits = {.shape = done.plain, .num_decodes = 1, .max_draft_rows = 0};
+      EXPECT_EQ(budget.choose(cost, limits, offers, granted).num_rows, 0);
+    }
+    cost.observe(done.shape, done.ms);
+    budget.observe_step(cost, done);
+  }
+  EXPECT_LT(num_asked, 200);
+}
+
 TEST(SpeculationBudget, StepsThatTakeProposingTooLongDraftNothing) {
   Server server(small_model);
   server.set_acceptance(0.6);
