@@ -19,6 +19,7 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr std::string_view kThrees = "\\d{1,3}(?=(?:\\d{3})*\\b)";  // of Cohere2 and Tiny Aya
+constexpr std::string_view kSpaces = "\\s+$";                       // of DeepSeek's first models
 
 // Returns a byte-level tokenizer that isolates the expression's matches.
 std::unique_ptr<Tokenizer> with_expression(std::string_view expression) {
@@ -79,11 +80,27 @@ TEST(LinearExpressions, FindWhatThePublishedOnesFind) {
   EXPECT_GT(num_matches, 5000U);
 }
 
+TEST(LinearExpressions, FindTheSpacesAtTheEndsOfLines) {
+  const std::string_view linear = linear_expression(kSpaces);
+  ASSERT_NE(linear, kSpaces);
+  constexpr std::string_view kUnits[] = {" ", "  ", "\t", "\n", "\r\n", "a", "1", "\xE3\x80\x80"};
+  std::mt19937 random(1);
+  for (int i = 0; i < 5000; ++i) {
+    std::string text;
+    for (uint32_t left = random() % 12; left > 0; --left) {
+      text += kUnits[random() % std::size(kUnits)];
+    }
+    EXPECT_EQ(matches(linear, text), matches(kSpaces, text)) << text;
+  }
+}
+
 TEST(LinearExpressions, TakeThePlaceOfPublishedOnes) {
-  const auto tokenizer = with_expression(kThrees);
-  ASSERT_NE(tokenizer, nullptr);
-  for (const char* behind : {"", "a"}) {
-    EXPECT_TRUE(encoded(*tokenizer, std::string(1 << 16, '1') + behind).has_value());
+  for (const auto& [expression, unit] : {std::pair(kThrees, '1'), std::pair(kSpaces, ' ')}) {
+    const auto tokenizer = with_expression(expression);
+    ASSERT_NE(tokenizer, nullptr);
+    for (const char* behind : {"", "a"}) {
+      EXPECT_TRUE(encoded(*tokenizer, std::string(1 << 16, unit) + behind).has_value());
+    }
   }
 }
 

@@ -206,7 +206,9 @@ std::string all_names() {
 std::string_view linear_expression(std::string_view expression) {
   // From each digit of a run, it looks for the run's end.
   constexpr std::string_view kPublishedThreesOfNumbers = "\\d{1,3}(?=(?:\\d{3})*\\b)";
-  return expression == kPublishedThreesOfNumbers ? kThreesOfNumbers : expression;
+  if (expression == kPublishedThreesOfNumbers) return kThreesOfNumbers;
+  // From each space of a run, it looks for the line's end.
+  return expression == "\\s+$" ? "(?<!\\s)\\s+$" : expression;
 }
 
 Expected<NamedPretokenizer> pretokenizer_by_name(std::string_view pre) {

@@ -20,7 +20,10 @@ constexpr size_t kMaxPatternBytes = 64 * 1024;
 constexpr size_t kMaxShownBytes = 200;
 constexpr size_t kBaseMatchLimit = 1'000'000;
 constexpr size_t kMatchesPerByte = 64;
-constexpr size_t kWindow = 64;        // bytes in which a match may begin, between looks at a clock
+// Bytes in which a match may begin, between looks at a clock; twice as many after each quick look,
+// since each search of a window may go through all that follows.
+constexpr size_t kFirstWindow = 64;
+constexpr int64_t kQuickNs = 1'000'000;
 constexpr int kFindsPerLook = 16;
 constexpr int64_t kBaseNs = 100'000'000;
 constexpr int64_t kNsPerByte = 2'000;
@@ -94,15 +97,21 @@ struct Regex::Impl {
 
 struct Regex::Scanner::Impl {
   // Whether the searches may take more time; a clock of the machine is read sooner than a thread's.
-  [[nodiscard]] bool has_time() const {
-    return limit_ns < 0 || now_ns(CLOCK_MONOTONIC) - begin_ns < limit_ns ||
+  [[nodiscard]] bool has_time() {
+    if (limit_ns < 0) return true;
+    const int64_t now = now_ns(CLOCK_MONOTONIC);
+    was_quick = now - looked_ns < kQuickNs;
+    looked_ns = now;
+    return now - begin_ns < limit_ns ||
            now_ns(CLOCK_THREAD_CPUTIME_ID) - thread_begin_ns < limit_ns;
   }
 
   int64_t limit_ns = -1;  // below 0: none
   int64_t begin_ns = 0;
   int64_t thread_begin_ns = 0;
-  int finds = 0;         // since the last look at the clock
+  int64_t looked_ns = 0;  // at the clock
+  bool was_quick = false;
+  int finds = 0;          // since the last look at the clock
   std::string ended_by;
   std::unique_ptr<pcre2_match_data, FreeMatchData> match{pcre2_match_data_create(1, nullptr)};
   std::unique_ptr<pcre2_match_context, FreeMatchContext> context{
@@ -119,7 +128,7 @@ Regex::Scanner& Regex::Scanner::operator=(Scanner&&) noexcept = default;
 
 void Regex::Scanner::limit_time(size_t bytes) {
   impl_->limit_ns = kBaseNs + kNsPerByte * static_cast<int64_t>(bytes);
-  impl_->begin_ns = now_ns(CLOCK_MONOTONIC);
+  impl_->begin_ns = impl_->looked_ns = now_ns(CLOCK_MONOTONIC);
   impl_->thread_begin_ns = now_ns(CLOCK_THREAD_CPUTIME_ID);
   impl_->finds = 0;
   impl_->ended_by.clear();
@@ -141,7 +150,7 @@ Expected<Regex> Regex::compile(std::string_view pattern) {
   std::string problem;
   impl->code = compile_plain(expanded, problem);
   if (impl->code == nullptr) return bad_pattern(pattern, problem);
-  impl->shown = pattern.substr(0, kMaxShownBytes);
+  impl->shown = pattern.empty() ? "(empty)" : pattern.substr(0, kMaxShownBytes);
   // \G is where a search begins.
   impl->in_windows = pattern.find("\\G") == std::string_view::npos;
   return Regex(std::move(impl));
@@ -152,6 +161,7 @@ Regex Regex::grapheme() {
   std::string problem;
   impl->code = compile_plain("\\X", problem);
   CHECK(impl->code != nullptr);
+  impl->shown = "\\X";
   return Regex(std::move(impl));
 }
 
@@ -159,8 +169,8 @@ bool Regex::find(std::string_view text, size_t from, Scanner& scanner, Range& fo
   Scanner::Impl& state = *scanner.impl_;
   if (!state.ended_by.empty()) return false;
   const bool in_windows = impl_->in_windows && state.limit_ns >= 0;
-  while (true) {
-    const size_t last = in_windows && text.size() - from > kWindow ? from + kWindow : text.size();
+  for (size_t window = kFirstWindow;; window *= state.was_quick ? 2 : 1) {
+    const size_t last = in_windows && text.size() - from > window ? from + window : text.size();
     const Search search = find_until(text, from, last, scanner, found);
     const bool looks = search != Search::kFound || ++state.finds == kFindsPerLook;
     if (looks) state.finds = 0;
