@@ -4,6 +4,7 @@
 #include <fcntl.h>
 #include <sys/file.h>
 #include <sys/stat.h>
+#include <sys/vfs.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -13,6 +14,7 @@
 #include <system_error>
 #include <utility>
 
+#include "engine/core/log.h"
 #include "engine/core/random_name.h"
 #include "engine/quantize.h"
 
@@ -28,7 +30,7 @@ constexpr size_t kNameLength = 32;  // of random_name()
 enum class Lock : uint8_t {
   kTaken,
   kOfAnother,
-  kUnknown,  // the file system has no locks, or has none of folders (NFS)
+  kUnknown,  // the file system has no locks
   kFailed,   // see errno
 };
 
@@ -58,13 +60,36 @@ bool is_still_there(const std::string& path, int descriptor) {
          opened.st_dev == named.st_dev && opened.st_ino == named.st_ino;
 }
 
-// Removes what no process has locked, and holds its lock meanwhile. What cannot be locked stays: it
-// may be that of another container or machine, whose processes are not seen from here.
+// Whether other machines see a folder's locks. Network file systems keep these on each machine,
+// unlike those of files.
+bool are_locks_shared(int folder) {
+  constexpr uint32_t kNfs = 0x6969;
+  constexpr uint32_t kSmb = 0x517B;
+  constexpr uint32_t kCifs = 0xFF534D42;
+  constexpr uint32_t kSmb2 = 0xFE534D42;
+  constexpr uint32_t kPlan9 = 0x01021997;
+  constexpr uint32_t kFuse = 0x65735546;
+  constexpr uint32_t kOfNetworks[] = {kNfs, kSmb, kCifs, kSmb2, kPlan9, kFuse};
+  struct statfs system = {};
+  return ::fstatfs(folder, &system) == 0 &&
+         std::ranges::find(kOfNetworks, static_cast<uint32_t>(system.f_type)) ==
+             std::end(kOfNetworks);
+}
+
+// Removes what no process has locked, and holds its lock meanwhile. What cannot be locked for all
+// to see stays: it may be that of another machine, whose processes are not seen from here.
 void remove_orphan(const fs::directory_entry& entry) {
   std::error_code ignored;
-  const int file = open_to_lock(entry.path().string(), entry.is_directory(ignored));
+  const bool is_folder = entry.is_directory(ignored);
+  const int file = open_to_lock(entry.path().string(), is_folder);
   if (file < 0) return;
-  if (take_lock(file) == Lock::kTaken) fs::remove_all(entry.path(), ignored);
+  const bool is_seen = !is_folder || are_locks_shared(file);
+  const Lock lock = is_seen ? take_lock(file) : Lock::kUnknown;
+  if (lock == Lock::kTaken) {
+    fs::remove_all(entry.path(), ignored);
+  } else if (lock != Lock::kOfAnother) {
+    log_event(LogLevel::kWarning, "unfinished_output_stays", "path", entry.path().string());
+  }
   ::close(file);
 }
 
@@ -118,7 +143,11 @@ Expected<Unfinished> Unfinished::create(const std::string& output,
     if (on_path) on_path(path);
     SLUICE_TRY(const int file, make_new(path, is_directory));
     if (file < 0 && errno == ENOENT) continue;
-    if (file < 0) return system_error(path, "open", errno);
+    if (file < 0) {
+      const int number = errno;
+      if (is_directory) ::rmdir(path.c_str());
+      return system_error(path, "open", number);
+    }
     Unfinished made(output, path, file);
     const Lock lock = take_lock(file);
     if (lock == Lock::kFailed) return system_error(path, "flock", errno);
