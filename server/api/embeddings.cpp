@@ -73,10 +73,20 @@ Expected<bool> wants_every_token(const PoolingInfo& info, const Json& body) {
                  "task");
 }
 
+// The name, another server's, by which a request asks for vectors of length 1; null: it does not.
+const char* name_of_length(const Json& body) {
+  for (const char* const name : {"normalize", "normalized", "embd_normalize"}) {
+    const Json* const value = find_field(body, name);
+    if (value != nullptr && (*value == true || *value == 2)) return name;
+  }
+  return nullptr;
+}
+
 Expected<DecodedPooledRequest> decode(const ValidationContext& context,
                                       Exchange& exchange,
                                       bool is_pooling) {
   SLUICE_TRY(Json body, parse_body(exchange.request.body, context.config.max_json_depth));
+  const char* const length = name_of_length(body);
   SLUICE_TRY_VOID(check_parameters(body, Endpoint::kEmbeddings, exchange.ignored));
   SLUICE_TRY(const std::string model, resolve_model(context.model_names, body));
   SLUICE_TRY(const PoolingInfo info,
@@ -84,6 +94,11 @@ Expected<DecodedPooledRequest> decode(const ValidationContext& context,
   SLUICE_TRY(const bool is_base64, wants_base64(body));
   PoolingParams params;
   SLUICE_TRY(params.activates, read_bool(body, "use_activation", true));
+  if (length != nullptr && !info.is_classifier && !(info.normalizes && params.activates)) {
+    return unsupported("`" + std::string(length) +
+                           "` is not supported: the model's vectors keep their lengths.",
+                       length);
+  }
   SLUICE_TRY(params.dimensions, read_dimensions(info, body));
   if (is_pooling) {
     SLUICE_TRY(params.every_token, wants_every_token(info, body));

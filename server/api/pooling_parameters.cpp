@@ -81,6 +81,14 @@ constexpr Parameter same_as_none(std::string_view name,
   return {name, endpoints, Disposition::kNeutralOnly, holds, schema, {}};
 }
 
+constexpr Parameter named_otherwise(std::string_view name,
+                                    Endpoint endpoints,
+                                    std::string_view instead) {
+  Parameter parameter = same_as_none(name, endpoints, no_value, {});
+  parameter.instead = instead;
+  return parameter;
+}
+
 // False would change the answer.
 constexpr Parameter only_true(std::string_view name,
                               Endpoint endpoints,
@@ -121,7 +129,7 @@ constexpr std::array kRows = {
     same_as_none("embedding_type", kVectors, is_float, R"("enum":["float",["float"]])"),
     same_as_none("late_chunking", kVectors, no_value, R"("const":false)"),
     same_as_none("output_dtype", kVectors, is_float, R"("const":"float")"),
-    same_as_none("output_dimension", kVectors, no_value, {}),
+    named_otherwise("output_dimension", kVectors, "dimensions"),
     same_as_none("embd_normalize", kVectors, is_euclidean, R"("const":2)"),
     // Reranking: Jina's and Cohere's names, then TEI's.
     taken("query", kRanks, kString),

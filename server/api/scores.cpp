@@ -312,7 +312,7 @@ Expected<DecodedPooledRequest> decode_rerank(const ValidationContext& context, E
   SLUICE_TRY(const bool is_raw, read_bool(body, "raw_scores", !params.activates));
   params.activates = !is_raw;
   SLUICE_TRY(InputRules rules, read_input_rules(context, info, body, name));
-  rules.cuts_documents = is_cohere;
+  rules.cuts_documents = is_cohere && !form.is_tei && find_field(body, "truncate") == nullptr;
   SLUICE_TRY(Prompts prompts, encode_pairs(context, info, rules, pairs));
   SLUICE_TRY(PooledRequest request,
              request_of(context, body, info, params, 1, std::move(prompts)));

@@ -87,6 +87,14 @@ TEST_F(PooledRefusals, FieldsOfEmbeddings) {
   expect_each_taken(kPath, body, "unknown_to_everybody", {1, "a"});
 }
 
+TEST_F(PooledRefusals, LengthsThatTheModelDoesNotMake) {
+  info().normalizes = false;
+  const Json body = {{"input", "ab"}};
+  expect_each_refused(kPath, body, "normalize", {true});
+  expect_each_refused(kPath, body, "normalized", {true});
+  expect_each_refused(kPath, body, "embd_normalize", {2});
+}
+
 TEST_F(PooledRefusals, InputsOfEveryOtherForm) {
   const Json nested = Json::array({Json::array({Json::array({1})})});
   expect_each_refused(kPath,
@@ -215,6 +223,9 @@ TEST_F(PooledRefusals, CoheresDocumentsAreCutAndQueriesAreNot) {
     EXPECT_EQ(ok("/v2/rerank", long_document)["results"].size(), 2U);
     EXPECT_EQ(engine_.submitted().back().prompt.size(), 64U);
     EXPECT_EQ(refused("/v1/rerank", long_document), "documents");
+    Json whole = long_document;
+    whole["truncate"] = false;
+    EXPECT_EQ(refused("/v2/rerank", whole), "documents");
     EXPECT_NE(message_.find("truncate"), std::string::npos) << message_;
     EXPECT_EQ(refused("/v2/rerank", {{"query", text}, {"documents", {"xa"}}}),
               is_classifier ? "documents" : "query");
