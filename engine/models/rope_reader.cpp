@@ -66,6 +66,13 @@ Expected<double> usual_yarn_attention(const Metadata& metadata, double factor) {
   return usual;
 }
 
+// What the usual factor of attention is multiplied with: DeepSeek-R1-0528-Qwen3-8B's config.json
+// takes it back so, as vLLM reads it. In a GGUF file llama.cpp overwrites that key's value.
+Expected<double> more_yarn_attention(const Checkpoint& checkpoint) {
+  if (checkpoint.kind() == CheckpointKind::kGguf) return 1;
+  return checkpoint.metadata().get_positive_or("rope.scaling.yarn_attn_factor", 1);
+}
+
 // A 0 in a GGUF file means the model's own context.
 Expected<double> read_original_context(const Checkpoint& checkpoint, double context) {
   constexpr const char* kKey = "rope.scaling.original_context_length";
@@ -113,8 +120,7 @@ Expected<void> read_scaling(const Checkpoint& checkpoint,
     SLUICE_TRY(const bool truncate, metadata.get_bool_or("rope.scaling.truncate", true));
     rope.freq_factors = kernels::yarn_freq_factors(rope, {stretch, fast, slow, original, truncate});
     SLUICE_TRY(const double usual, usual_yarn_attention(metadata, stretch));
-    // DeepSeek-R1-0528-Qwen3-8B's file takes the usual factor back with it, as vLLM reads it.
-    SLUICE_TRY(const double more, metadata.get_positive_or("rope.scaling.yarn_attn_factor", 1));
+    SLUICE_TRY(const double more, more_yarn_attention(checkpoint));
     SLUICE_TRY(const double attention,
                metadata.get_positive_or("rope.scaling.attention_factor", usual * more));
     rope.attention_factor = static_cast<float>(attention);
@@ -184,10 +190,11 @@ Expected<void> read_query_scale(const Checkpoint& checkpoint,
                                 kernels::RopeParams& rope) {
   constexpr const char* kLength = "attention.temperature_length";
   const Metadata& metadata = checkpoint.metadata();
-  SLUICE_TRY(const double beta, metadata.get_float_or("attention.temperature_scale", 0));
-  if (!(beta >= 0 && beta <= 100)) {
-    return metadata.wrong("attention.temperature_scale", std::to_string(beta), "0 to 100");
-  }
+  constexpr const char* kUsual = "attention.temperature_scale";
+  const bool is_ollamas = checkpoint.kind() == CheckpointKind::kGguf && !metadata.has(kUsual);
+  const char* const key = is_ollamas ? "rope.scaling_beta" : kUsual;
+  SLUICE_TRY(const double beta, metadata.get_float_or(key, 0));
+  if (!(beta >= 0 && beta <= 100)) return metadata.wrong(key, std::to_string(beta), "0 to 100");
   const bool has_length =
       checkpoint.kind() == CheckpointKind::kGguf && beta != 0 && metadata.has(kLength);
   SLUICE_TRY(const double step,

@@ -139,7 +139,8 @@ class GgufCheckpoint final : public Checkpoint {
                                      ? next_token_name_of_gguf(tensor.name, num_layers, file_spec_)
                                      : std::string(tensor.name);
         const std::string_view part_name = part_beside_text_of_gguf(tensor.name);
-        if (!part_name.empty()) ++num_of_parts_[part_name];
+        const bool is_counted = !part_name.empty() && wanted == CheckpointPart::kModel;
+        if (is_counted) ++num_of_parts_[part_name];
         if (is_module != (wanted == CheckpointPart::kNextToken) || name.empty() ||
             !part_name.empty()) {
           if (wanted == CheckpointPart::kModel) left_out_.emplace_back(tensor.name);

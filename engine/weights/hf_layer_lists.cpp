@@ -266,7 +266,9 @@ double block_width(const Json& half, int32_t hidden) {
     if (!(columns >= 1 && columns <= kMost)) return 0;
     return static_cast<double>((static_cast<int64_t>(columns) + kStep - 1) / kStep * kStep);
   }
-  return width != nullptr && width->is_number_unsigned() ? width->get<double>() : 0;
+  if (width == nullptr || !width->is_number_unsigned()) return 0;
+  const auto columns = width->get<double>();
+  return columns <= kMost ? columns : 0;
 }
 
 }  // namespace

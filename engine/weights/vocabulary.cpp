@@ -268,6 +268,12 @@ Expected<Vocabulary> read_vocabulary(const GgufFile& file) {
   if (file.find("tokenizer.ggml.pre") != nullptr) {
     SLUICE_TRY(vocabulary.pre, file.get_string("tokenizer.ggml.pre"));
   }
+  // Ollama's files of Mistral's newer models name no pre-tokenizer, or the usual one.
+  const bool is_unnamed = vocabulary.pre.empty() || vocabulary.pre == "default";
+  if (is_unnamed && vocabulary.model == "gpt2" &&
+      file.get_string("general.architecture").value_or("") == "mistral3") {
+    vocabulary.pre = "tekken";
+  }
   // Ollama's files of Gemma 4 have merges, and this model.
   if (vocabulary.model == "llama" && vocabulary.pre == "gemma4") vocabulary.model = "gemma4";
   SLUICE_TRY_VOID(read_tokens(file, vocabulary));

@@ -453,6 +453,13 @@ TEST(HfConfig, PublishedOnesWithOtherNumbersAreRefused) {
   }
 }
 
+TEST(GgufKeys, OllamasGrowthOfQueriesHasItsOwnName) {
+  TinyGguf file("mistral3");
+  file.add_dense();
+  file.set("rope.scaling_beta", 0.1F);
+  EXPECT_NEAR(file.plan().value().model.ropes.front().query_scale.beta, 0.1, 1e-6);
+}
+
 // block_count counts modules that guess further tokens; one layer too many would be built. Read on
 // its own, the first is a model of one layer, without copies of the others' ends.
 TEST(GgufKeys, ModulesBehindTheLayersAreNoLayers) {

@@ -350,6 +350,20 @@ TEST(GgufVocabulary, TextsBeginWithBosWhereThePretokenizerSaysSo) {
   EXPECT_TRUE(begins("gemma4", "gemma4"));
 }
 
+// Ollama's files of Mistral's newer models.
+TEST(GgufVocabulary, MistralsWithoutAPretokenizersNameHaveTekken) {
+  const auto pre_of = [](const char* architecture, const char* pre) {
+    GgufImage image = small_gguf();
+    image.set_string("general.architecture", architecture);
+    image.set_string("tokenizer.ggml.pre", pre);
+    const std::string bytes = image.bytes();
+    return read_vocabulary(*parse_or_die(bytes)).value().pre;
+  };
+  EXPECT_EQ(pre_of("mistral3", "default"), "tekken");
+  EXPECT_EQ(pre_of("mistral3", "qwen2"), "qwen2");
+  EXPECT_EQ(pre_of("llama", "default"), "default");
+}
+
 // Ollama's files of Gemma 4 have merges, and the model's name of a vocabulary of scores.
 TEST(GgufVocabulary, Gemma4sIsKnownByItsPretokenizer) {
   GgufImage image = small_gguf();
