@@ -25,6 +25,7 @@ programs=(
 goldens=(
   cuda/{bf16,bf16_experts,fp8,fp8_block,gguf,int4,int8,mxfp4,nvfp4}.txt
   eagle/{first,layers,mapped,mtp-mimo}
+  embeddings/qwen2-both-ways
   models/{apertus,bloom,deepseek-v3,deepseek-v32,gemma4-all,glm-moe-dsa,kimi-linear,mimo-v2,phimoe}
   models/engine-{channels,conv,delta,delta-mtp,halves,heads,latents,mamba,two-mixers}.gguf
   tiny/tiny-llama.gguf
