@@ -97,7 +97,7 @@ ValidRequest whole_request(WorkerClock::time_point now) {
   request.grammar = std::make_shared<const GrammarSpec>(
       GrammarSpec{.kind = GrammarKind::kStructuralTag,
                   .text = std::string("\xFF\x00 no UTF-8", 10),
-                  .allows_whitespace = false,
+                  .allows_whitespace = true,
                   .is_best_effort = true,
                   .begins_behind = {20, 21},
                   .control_tokens = {22},
