@@ -39,7 +39,8 @@ const ModelSpec kMinistral3Spec = {.files = {.gguf = "mistral3",
                                              .rope_defaults = kMinistral3Rope,
                                              .layer_types = LayerTypes::kAsTheWindow,
                                              .pairs_rows_in_gguf = true,
-                                             .scales_queries = true},
+                                             .scales_queries = true,
+                                             .usual_pretokenizer = "tekken"},
                                    .configure = configure_ministral3,
                                    .build = build_decoder};
 

@@ -86,6 +86,7 @@ struct FileSpec {
   bool is_encoder = false;              // tokens see those behind them
   bool may_be_encoder = false;  // where a file says that tokens see those behind them
   bool scales_queries = false;  // by their positions
+  std::string_view usual_pretokenizer = {};  // of a GGUF file that names none, or "default"
   // GGUF's rope.scaling.attn_factor is config.json's attention_factor, not what goes beyond YaRN's.
   bool has_whole_attention_factor = false;
   bool has_latents = false;     // attention caches one compressed vector a token

@@ -6,6 +6,7 @@
 #include <string_view>
 
 #include "engine/core/log.h"
+#include "engine/weights/file_spec.h"
 #include "engine/weights/gguf.h"
 #include "engine/weights/gguf_parse.h"
 
@@ -268,11 +269,12 @@ Expected<Vocabulary> read_vocabulary(const GgufFile& file) {
   if (file.find("tokenizer.ggml.pre") != nullptr) {
     SLUICE_TRY(vocabulary.pre, file.get_string("tokenizer.ggml.pre"));
   }
-  // Ollama's files of Mistral's newer models name no pre-tokenizer, or the usual one.
+  // Ollama's files name few pre-tokenizers.
   const bool is_unnamed = vocabulary.pre.empty() || vocabulary.pre == "default";
-  if (is_unnamed && vocabulary.model == "gpt2" &&
-      file.get_string("general.architecture").value_or("") == "mistral3") {
-    vocabulary.pre = "tekken";
+  const FileSpec* spec = find_gguf_spec(file.get_string("general.architecture").value_or(""));
+  if (is_unnamed && vocabulary.model == "gpt2" && spec != nullptr &&
+      !spec->usual_pretokenizer.empty()) {
+    vocabulary.pre = spec->usual_pretokenizer;
   }
   // Ollama's files of Gemma 4 have merges, and this model.
   if (vocabulary.model == "llama" && vocabulary.pre == "gemma4") vocabulary.model = "gemma4";
