@@ -82,7 +82,31 @@ Name name_of(const sockaddr_storage& at, socklen_t size) {
               port.data(),
               port.size(),
               NI_NUMERICHOST | NI_NUMERICSERV);
-  return {.host = host.data(), .port = port.data()};
+  // An IPv4 address as a socket for both kinds shows it.
+  constexpr std::string_view kMapped = "::ffff:";
+  std::string_view name = host.data();
+  if (name.starts_with(kMapped) && name.find('.') != name.npos) name.remove_prefix(kMapped.size());
+  return {.host = std::string(name), .port = port.data()};
+}
+
+std::string text_of(const Name& name) {
+  const bool is_v6 = name.host.find(':') != std::string::npos;
+  return (is_v6 ? "[" + name.host + "]" : name.host) + ":" + name.port;
+}
+
+bool is_address(const std::string& host) {
+  addrinfo hints{};
+  hints.ai_flags = AI_NUMERICHOST;
+  addrinfo* found = nullptr;
+  if (getaddrinfo(host.c_str(), nullptr, &hints, &found) != 0) return false;
+  freeaddrinfo(found);
+  return true;
+}
+
+bool can_use_v6() {
+  const int fd = socket(AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0);
+  if (fd >= 0) ::close(fd);
+  return fd >= 0;
 }
 
 }  // namespace
@@ -168,9 +192,7 @@ std::string GroupSocket::peer() const {
   sockaddr_storage at{};
   socklen_t size = sizeof(at);
   if (getpeername(fd_, reinterpret_cast<sockaddr*>(&at), &size) != 0) return "a closed connection";
-  const Name name = name_of(at, size);
-  const bool is_v6 = name.host.find(':') != std::string::npos;
-  return (is_v6 ? "[" + name.host + "]" : name.host) + ":" + name.port;
+  return text_of(name_of(at, size));
 }
 
 std::string GroupSocket::own_host() const {
@@ -187,13 +209,16 @@ Expected<std::unique_ptr<GroupListener>> GroupListener::open(const std::string& 
                       "cannot listen at " + host + ":" + std::to_string(port) + ": " + why,
                       "master-addr");
   };
-  const Addresses found(host, port, true);
+  const bool is_one = is_address(host) || host == "localhost";
+  const Addresses found(is_one ? host : can_use_v6() ? "::" : "0.0.0.0", port, true);
   if (found.first() == nullptr) return refuse(found.why());
   const addrinfo& at = *found.first();
   const int fd = socket(at.ai_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
   if (fd < 0) return refuse(std::strerror(errno));
   const int on = 1;
   setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  const int off = 0;
+  if (!is_one) setsockopt(fd, IPPROTO_IPV6, IPV6_V6ONLY, &off, sizeof(off));
   sockaddr_storage bound{};
   socklen_t size = sizeof(bound);
   constexpr int kBacklog = 32;
@@ -203,10 +228,9 @@ Expected<std::unique_ptr<GroupListener>> GroupListener::open(const std::string& 
     ::close(fd);
     return refuse(std::strerror(error));
   }
-  const uint16_t number = bound.ss_family == AF_INET6
-                              ? reinterpret_cast<const sockaddr_in6&>(bound).sin6_port
-                              : reinterpret_cast<const sockaddr_in&>(bound).sin_port;
-  return std::unique_ptr<GroupListener>(new GroupListener(fd, ntohs(number)));
+  const Name own = name_of(bound, size);
+  const auto number = static_cast<uint16_t>(std::stoul(own.port));
+  return std::unique_ptr<GroupListener>(new GroupListener(fd, number, text_of(own)));
 }
 
 GroupListener::~GroupListener() { ::close(fd_); }

@@ -55,7 +55,9 @@ class GroupSocket {
 
 class GroupListener {
  public:
-  // Binds a name or address. Port 0: any free one. kInvalidArgument: why not.
+  // Binds an address, or "localhost". Any other name means all interfaces: this machine may know
+  // its own name as a loopback address or, as a pod that has just started, not yet at all. Port 0:
+  // any free one. kInvalidArgument: why not.
   static Expected<std::unique_ptr<GroupListener>> open(const std::string& host, uint16_t port);
   ~GroupListener();
   GroupListener(const GroupListener&) = delete;
@@ -66,11 +68,16 @@ class GroupListener {
 
   [[nodiscard]] uint16_t port() const { return port_; }
 
+  // Returns what is bound: "10.0.0.2:29501", or "[::]:29501" for all interfaces.
+  [[nodiscard]] const std::string& name() const { return name_; }
+
  private:
-  GroupListener(int fd, uint16_t port) : fd_(fd), port_(port) {}
+  GroupListener(int fd, uint16_t port, std::string name)
+      : fd_(fd), port_(port), name_(std::move(name)) {}
 
   const int fd_;
   const uint16_t port_;
+  const std::string name_;
 };
 
 }  // namespace sluice

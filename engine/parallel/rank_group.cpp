@@ -94,7 +94,8 @@ Expected<void> RankGroup::gather() {
       GroupListener::open(options_.host, options_.port);
   if (!opened) {
     return make_error(opened.error().code,
-                      "--master-addr and --master-port: rank 0 " + opened.error().message,
+                      "--master-addr and --master-port: rank 0 " + opened.error().message +
+                          "; a process that is not rank 0 needs its --node-rank",
                       opened.error().param);
   }
   GroupListener& listener = **opened;
@@ -102,16 +103,27 @@ Expected<void> RankGroup::gather() {
   const auto end = Clock::now() + seconds(options_.init_timeout_s);
   auto report = Clock::now() + kReport;
   const std::string at = options_.host + ":" + std::to_string(listener.port());
-  log_event(LogLevel::kInfo, "ranks_awaited", "at", at, "ranks", missing(members_));
+  log_event(LogLevel::kInfo,
+            "ranks_awaited",
+            "at",
+            at,
+            "listening",
+            listener.name(),
+            "ranks",
+            missing(members_));
+  std::string refusal;
   while (!missing(members_).empty()) {
     const auto next = std::min({end, report, Clock::now() + kBeat});
-    if (auto socket = listener.accept(next)) welcome(std::move(socket), members_);
+    if (auto socket = listener.accept(next)) {
+      if (std::string why = welcome(std::move(socket), members_); !why.empty()) refusal = why;
+    }
     keep_members();
     if (Clock::now() >= end) {
       return make_error(ErrorCode::kDeadlineExceeded,
                         "rank 0 at " + at + ": missing after " +
                             std::to_string(options_.init_timeout_s) +
-                            " s (--rank-init-timeout): " + missing(members_),
+                            " s (--rank-init-timeout): " + missing(members_) +
+                            (refusal.empty() ? "" : "; refused: " + refusal),
                         "nnodes");
     }
     if (Clock::now() >= report) {
@@ -161,11 +173,12 @@ std::string RankGroup::refusal_of(const GroupClaims& claims, Member* place) cons
   return "";
 }
 
-// Takes a connection into its place, or logs why not.
-void RankGroup::welcome(std::unique_ptr<GroupSocket> socket, std::vector<Member>& members) {
+// Takes a connection into its place; else logs why not, and returns whom it refused and why.
+std::string RankGroup::welcome(std::unique_ptr<GroupSocket> socket, std::vector<Member>& members) {
   const auto deadline = Clock::now() + kHandshake;
   const auto refuse = [&](const std::string& why) {
     log_event(LogLevel::kWarning, "rank_refused", "from", socket->peer(), "reason", why);
+    return socket->peer() + ", " + why;
   };
   const Expected<ProvenClaims> proven = hear_claims(*socket, options_.secret, deadline);
   if (!proven) return refuse(proven.error().message);
@@ -182,6 +195,7 @@ void RankGroup::welcome(std::unique_ptr<GroupSocket> socket, std::vector<Member>
   if (place->is_here()) {
     log_event(LogLevel::kInfo, "rank_joined", "rank", claims.rank, "at", place->data->peer());
   }
+  return "";
 }
 
 Expected<void> RankGroup::dial() {

@@ -47,7 +47,7 @@ struct GroupClaims;
 struct RankGroupOptions {
   int32_t rank = 0;
   int32_t size = 2;
-  std::string host = "127.0.0.1";  // where rank 0 listens
+  std::string host = "127.0.0.1";  // where rank 0 listens: an address; by a name, on all interfaces
   uint16_t port = 29501;
   std::string secret;            // equal on all; empty: loopback only
   std::string build;             // equal on all
@@ -173,7 +173,7 @@ class RankGroup {
                                                   const Address& address,
                                                   GroupPurpose purpose,
                                                   std::chrono::seconds within);
-  void welcome(std::unique_ptr<GroupSocket> socket, std::vector<Member>& members);
+  std::string welcome(std::unique_ptr<GroupSocket> socket, std::vector<Member>& members);
   [[nodiscard]] std::string refusal_of(const GroupClaims& claims, Member* place) const;
   Expected<void> add_peers(std::vector<Member> peers);
   Member& member(int32_t rank);

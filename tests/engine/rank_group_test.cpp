@@ -290,6 +290,42 @@ TEST(RankGroup, WhoDoesNotBelongIsRefusedAndTheOthersStillMeet) {
   EXPECT_TRUE(met.has_value()) << met.error().message;
 }
 
+// A pod's name may not be known yet, and a machine's own often means its loopback address.
+TEST(GroupListener, ANameMeansAllInterfacesAndAnAddressItself) {
+  const auto soon = Clock::now() + std::chrono::seconds(5);
+  const auto named = GroupListener::open("a-name-that-is-not-known.invalid", 0);
+  ASSERT_TRUE(named.has_value()) << named.error().message;
+  const std::string port = ":" + std::to_string((*named)->port());
+  EXPECT_TRUE((*named)->name() == "[::]" + port || (*named)->name() == "0.0.0.0" + port)
+      << (*named)->name();
+  const auto dialled = GroupSocket::dial("127.0.0.1", (*named)->port(), soon);
+  ASSERT_TRUE(dialled.has_value()) << dialled.error().message;
+  const auto accepted = (*named)->accept(soon);
+  ASSERT_NE(accepted, nullptr);
+  EXPECT_TRUE(accepted->peer().starts_with("127.0.0.1:")) << accepted->peer();
+  for (const char* const host : {"127.0.0.2", "localhost"}) {
+    const auto one = GroupListener::open(host, 0);
+    ASSERT_TRUE(one.has_value()) << one.error().message;
+    EXPECT_FALSE(GroupSocket::dial("127.0.0.3", (*one)->port(), soon).has_value()) << host;
+  }
+  const auto elsewhere = GroupListener::open("192.0.2.1", 0);
+  ASSERT_FALSE(elsewhere.has_value());
+  EXPECT_EQ(elsewhere.error().message.substr(0, 29), "cannot listen at 192.0.2.1:0:");
+}
+
+TEST(RankGroup, WhoWasRefusedLastIsNamedAtTheEnd) {
+  const uint16_t port = free_rank_port();
+  RankGroupOptions lead = rank_options(0, 2, port);
+  lead.init_timeout_s = 2;
+  RankGroupOptions follower = rank_options(1, 2, port);
+  follower.build = "build 2";
+  const std::vector<Met> met = meet({lead, follower});
+  ASSERT_FALSE(met[0].has_value());
+  const std::string& why = met[0].error().message;
+  EXPECT_NE(why.find(": rank 1; refused: 127.0.0.1:"), std::string::npos) << why;
+  EXPECT_NE(why.find(", it is build 1, rank 1 is build 2"), std::string::npos) << why;
+}
+
 TEST(RankGroup, RanksThatStayAwayAreNamed) {
   const uint16_t port = free_rank_port();
   RankGroupOptions lead = rank_options(0, 3, port);
