@@ -78,7 +78,7 @@ Expected<void> run_router(const Invocation& invocation) {
   SLUICE_TRY(auto make_tokenizer, own_tokenizers(config.model));
   SLUICE_TRY(const auto engine, RemoteEngine::create(config, std::move(make_tokenizer)));
   SLUICE_TRY(const auto server, HttpServer::create(config, *engine, inherited_listener()));
-  signals->set_server(*server, *engine, /*has_gpu=*/false);
+  signals->set_server(*server, *engine, {});
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   print_ready("routing", engine->model(), config, *server, seconds.count());
   relieve_predecessor();

@@ -66,7 +66,8 @@ Expected<void> run_serve(const Invocation& invocation) {
   warn_of_exposure(config);
   SLUICE_TRY(const auto engine, create_worker_engine(config, open_kv_peers));
   SLUICE_TRY(const auto server, HttpServer::create(config, *engine, inherited_listener()));
-  signals->set_server(*server, *engine, engine->model().is_on_gpu());
+  signals->set_server(
+      *server, *engine, {.has_gpu = engine->model().is_on_gpu(), .is_node = config.nnodes > 1});
   const std::chrono::duration<double> seconds = std::chrono::steady_clock::now() - start;
   print_ready("serving", engine->model(), config, *server, seconds.count());
   relieve_predecessor();

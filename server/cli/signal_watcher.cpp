@@ -43,7 +43,7 @@ void SignalWatcher::watch(const std::stop_token& stop) {
       continue;
     }
     if (server == nullptr) {
-      leave(signal);
+      take_without_server(signal);
     } else if (signal == SIGHUP) {
       server->reload();
     } else if (signal == SIGUSR2) {
@@ -54,16 +54,16 @@ void SignalWatcher::watch(const std::stop_token& stop) {
       announce_main_process(successor_);
       drain_at_ = Clock::now() + kLastRequests;
     } else {
-      end(*server, signal);
+      // A user who presses Ctrl-C waits for the prompt; supervisors send SIGTERM.
+      const bool stops = draining_ || signal == SIGINT;
+      log_event(LogLevel::kInfo, stops ? "stopping" : "draining", "signal", signal);
+      end(*server, stops);
     }
   }
 }
 
-void SignalWatcher::end(HttpServer& server, int signal) {
+void SignalWatcher::end(HttpServer& server, bool stops) {
   drain_at_.reset();
-  // A user who presses Ctrl-C waits for the prompt; supervisors send SIGTERM.
-  const bool stops = draining_ || signal == SIGINT;
-  log_event(LogLevel::kInfo, stops ? "stopping" : "draining", "signal", signal);
   if (stops) {
     server.stop();
   } else {
@@ -72,9 +72,18 @@ void SignalWatcher::end(HttpServer& server, int signal) {
   draining_ = true;
 }
 
-// Nothing is served here. A follower that left at once would end its group's streams.
-void SignalWatcher::leave(int signal) {
-  const bool is_follower = patience_.load().count() > 0 && node_stage() == NodeStage::kReady;
+// Nothing is served here: there is nothing to read again or to hand over. A follower that left at
+// once would end its group's streams.
+void SignalWatcher::take_without_server(int signal) {
+  if (signal == SIGHUP) return;
+  const bool is_node = patience_.load().count() > 0;
+  if (signal == SIGUSR2) {
+    const std::string reason =
+        is_node ? takeover_obstacle({.is_node = true}) : "this process is still starting";
+    log_event(LogLevel::kError, "restart_failed", "reason", reason);
+    return;
+  }
+  const bool is_follower = is_node && node_stage() == NodeStage::kReady;
   if (!is_follower || signal != SIGTERM || leave_by_) std::_Exit(128 + signal);
   log_event(LogLevel::kInfo, "leaving", "signal", signal);
   ask_nodes_to_end();
@@ -87,14 +96,20 @@ void SignalWatcher::end_if_due(HttpServer* server) {
     log_event(LogLevel::kError, "left", "reason", "node 0 has not ended in time");
     std::_Exit(128 + SIGTERM);
   }
-  const bool is_handed_over = drain_at_ && Clock::now() > *drain_at_;
-  const bool is_over = are_nodes_asked_to_end() || !engine_->failure().empty();
-  if (is_handed_over || (is_over && !draining_)) end(*server, SIGTERM);
+  std::string reason;
+  if (drain_at_ && Clock::now() > *drain_at_) {
+    reason = "handed over";
+  } else if (!draining_) {
+    reason = are_nodes_asked_to_end() ? "a node is to end" : engine_->failure();
+  }
+  if (reason.empty()) return;
+  log_event(LogLevel::kInfo, draining_ ? "stopping" : "draining", "reason", reason);
+  end(*server, draining_);
 }
 
 void SignalWatcher::restart(const HttpServer& server) {
   if (successor_ > 0 || draining_ || drain_at_) return;
-  if (const std::string obstacle = takeover_obstacle(has_gpu_); !obstacle.empty()) {
+  if (const std::string obstacle = takeover_obstacle(kind_); !obstacle.empty()) {
     log_event(LogLevel::kError, "restart_failed", "reason", obstacle);
     return;
   }

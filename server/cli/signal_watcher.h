@@ -3,8 +3,9 @@
 // every thread and taken here. Before a server is there, a signal ends the process; then the first
 // drains and the second stops. SIGHUP lets the server read certificates and keys again, which it
 // also does within a second of a change of their files; SIGUSR2 starts another process that takes
-// over the socket, and whose SIGTERM says that it serves. A node above 0 of a model has no server:
-// its first SIGTERM lets node 0 drain, with whose end it ends.
+// over the socket, and whose SIGTERM says that it serves. Without a server SIGHUP and SIGUSR2
+// change nothing. A node above 0 of a model has none: its first SIGTERM lets node 0 drain, with
+// whose end it ends.
 #pragma once
 
 #include <sys/types.h>
@@ -14,6 +15,8 @@
 #include <csignal>
 #include <optional>
 #include <thread>
+
+#include "server/cli/successor.h"
 
 namespace sluice {
 
@@ -27,10 +30,9 @@ class SignalWatcher {
   // Called before any other thread starts: they inherit the blocked signals.
   SignalWatcher();
 
-  // Server and engine outlive this object. When the engine fails, the server drains. `has_gpu`:
-  // there is no room for another engine beside it.
-  void set_server(HttpServer& server, const Engine& engine, bool has_gpu) {
-    has_gpu_ = has_gpu;
+  // Server and engine outlive this object. When the engine fails, the server drains.
+  void set_server(HttpServer& server, const Engine& engine, const ServingProcess& kind) {
+    kind_ = kind;
     engine_ = &engine;
     server_ = &server;
   }
@@ -40,14 +42,14 @@ class SignalWatcher {
 
  private:
   void watch(const std::stop_token& stop);
-  void end(HttpServer& server, int signal);
-  void leave(int signal);
+  void end(HttpServer& server, bool stops);
+  void take_without_server(int signal);
   void end_if_due(HttpServer* server);
   void restart(const HttpServer& server);
   void reap_successor();
 
   sigset_t signals_ = {};
-  bool has_gpu_ = false;            // written before server_
+  ServingProcess kind_;             // written before server_
   const Engine* engine_ = nullptr;  // likewise
   std::atomic<HttpServer*> server_ = nullptr;
   std::atomic<std::chrono::seconds> patience_ = std::chrono::seconds(0);  // of a follower

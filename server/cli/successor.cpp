@@ -90,8 +90,9 @@ std::string notify_socket() {
 
 }  // namespace
 
-std::string takeover_obstacle(bool has_gpu) {
-  if (has_gpu) return "the GPU has no room for the next process beside this one";
+std::string takeover_obstacle(const ServingProcess& process) {
+  if (process.is_node) return "the other nodes of the model stay with this process";
+  if (process.has_gpu) return "the GPU has no room for the next process beside this one";
   if (::getpid() == 1) return "a container ends with its first process, which this is (PID 1)";
   const bool is_unit = number_from_environment(kManaged) == ::getpid();
   if (is_unit && notify_socket().empty()) {

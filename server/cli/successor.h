@@ -11,9 +11,15 @@
 
 namespace sluice {
 
-// Returns why another process cannot take over from this one: it would end with this one, or has no
-// room beside it. Empty: it can. Called once this process serves.
-std::string takeover_obstacle(bool has_gpu);
+// What keeps another process from running beside this one.
+struct ServingProcess {
+  bool has_gpu = false;  // whose memory this one has filled
+  bool is_node = false;  // one of several that share a model (--nnodes)
+};
+
+// Returns why another process cannot take over from this one: it would end with this one, has no
+// room beside it, or could not compute. Empty: it can.
+std::string takeover_obstacle(const ServingProcess& process);
 
 // Starts the program that is now at this one's path; it listens on `descriptor`.
 Expected<pid_t> start_successor(int descriptor);

@@ -214,7 +214,9 @@ void FrontEnd::handle(HttpRequest request, std::shared_ptr<ResponseWriter> write
   if (allowed.empty()) {
     return respond(exchange,
                    http_error_response(404,
-                                       "There is nothing at this path.",
+                                       config.node_rank > 0
+                                           ? "This node computes for node 0, which takes requests."
+                                           : "There is nothing at this path.",
                                        exchange.error_form,
                                        exchange.request.request_id));
   }

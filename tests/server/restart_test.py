@@ -1,8 +1,8 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
 """Hot restarts by SIGUSR2: restart_test.py BINARY MODEL. Nobody is refused, running streams end whole,
-and a service manager learns which process serves; where the next process could not outlive this one,
-SIGUSR2 changes nothing."""
+and a service manager learns which process serves; where the next process could not outlive this one
+or compute, SIGUSR2 changes nothing."""
 import contextlib
 import http.client
 import json
@@ -16,7 +16,10 @@ import sys
 import tempfile
 import threading
 import time
+import urllib.error
+import urllib.request
 
+from nodes_test import Nodes
 from server_process import Server, wait_until
 
 REQUEST = {"prompt": [10 + i for i in range(8)], "max_tokens": 24, "temperature": 0,
@@ -188,10 +191,35 @@ def check_first_process(binary, model):
         assert server.process.wait(timeout=60) == 0
 
 
+def check_group(binary, model):
+    """A next process would not be known to the other nodes of a model. SIGHUP ends no node either, and a node
+    above 0 says who takes requests."""
+    nodes = Nodes(binary, model, 2)
+    follower = nodes.followers[0]
+    try:
+        for process, log in ((nodes.leader.process, nodes.leader.log), (follower.process, follower.log)):
+            process.send_signal(signal.SIGHUP)
+            process.send_signal(signal.SIGUSR2)
+            wait_until("it says why", lambda log=log: any(
+                "restart_failed" in line and "the other nodes of the model stay" in line for line in log))
+        url = re.search(r"http://[^\s\"]+", next(line for line in follower.log if " probes " in line))[0]
+        try:
+            urllib.request.urlopen(f"{url}/v1/models", timeout=10)
+            raise AssertionError("a follower has models")
+        except urllib.error.HTTPError as error:
+            assert error.code == 404 and b"node 0, which takes requests" in error.read()
+        assert nodes.leader.stream(REQUEST) and follower.process.poll() is None
+        nodes.leader.process.send_signal(signal.SIGTERM)
+        assert nodes.leader.process.wait(60) == 0 and follower.end()[0] == 0
+        assert not any("signal=15" in line for line in follower.log), follower.log
+    finally:
+        nodes.kill()
+
+
 def main():
     binary, model = os.path.abspath(sys.argv[1]), sys.argv[2]
     for check in (check_load, check_kept_connections, check_manager, check_deaf_manager,
-                  check_first_process):
+                  check_first_process, check_group):
         started = time.monotonic()
         check(binary, model)
         print(f"ok {check.__name__} ({time.monotonic() - started:.1f} s)", flush=True)
