@@ -226,6 +226,12 @@ Expected<void> check_agreement(const Config& config, const std::vector<Claim>& c
                config.pipeline_parallel_size > 1 ? "pipeline-parallel-size" : "tensor-parallel-size");
 }
 
+// An address of IPv6 is often written as in a URL, "[::1]".
+std::string bare_host(const std::string& host) {
+  const bool has_brackets = host.starts_with('[') && host.ends_with(']');
+  return has_brackets ? host.substr(1, host.size() - 2) : host;
+}
+
 // Fills one value and says in `sources` where it is from.
 template <typename Value>
 void settle(const char* knob,
@@ -261,6 +267,7 @@ std::string fill(Config& config, const Claim* claim) {
     size = claim->size;
     rank = claim->rank;
   }
+  config.master_addr = bare_host(config.master_addr);
   std::string sources;
   settle("nnodes", config.nnodes, empty.nnodes, size, defaults.nnodes, sources);
   settle("node-rank", config.node_rank, empty.node_rank, rank, defaults.node_rank, sources);
@@ -301,8 +308,7 @@ void clear_nodes(Config& config) {
 
 Expected<void> set_dist_init_addr(Config& config, const std::string& text) {
   const size_t colon = text.rfind(':');
-  std::string host = text.substr(0, colon);
-  if (host.starts_with('[') && host.ends_with(']')) host = host.substr(1, host.size() - 2);
+  std::string host = bare_host(text.substr(0, colon));
   const Knob& port = *find_knob("master-port");
   if (colon == text.npos || host.empty() || !port.set(config, port, text.substr(colon + 1))) {
     return wrong("--dist-init-addr must be host:port, got \"" + text + "\"", "master-addr");

@@ -248,6 +248,9 @@ TEST(NodeSettings, AnAddressInOne) {
   EXPECT_EQ(config.master_port, 20000);
   ASSERT_TRUE(set_dist_init_addr(config, "[::1]:5"));
   EXPECT_EQ(config.master_addr, "::1");
+  config = given(2, 2, 1, "[::1]", 7);
+  ASSERT_TRUE(settle_nodes(config, {}));
+  EXPECT_EQ(config.master_addr, "::1");
   for (const char* const text : {"host", ":5", "host:", "host:70000", "host:x", "[]:5"}) {
     const auto refused = set_dist_init_addr(config, text);
     ASSERT_FALSE(refused) << text;
