@@ -286,6 +286,24 @@ class Values(ChartTest):
             self.assertEqual(pod["terminationGracePeriodSeconds"], 120 + 15)
             self.assertEqual(pod["containers"][0]["resources"]["limits"]["memory"], "96Gi")
 
+    def test_pods_that_share_a_model_have_one_that_divides(self):
+        for ranks in (2, 4, 8):
+            made = self.render({"topology": "ranks", "ranks": ranks})
+            data = made["ConfigMap sluice"]["data"]
+            self.assertEqual(made["ConfigMap sluice-router"]["data"]["SLUICE_SERVED_MODEL_NAME"],
+                             data["SLUICE_MODEL"])
+            self.assertEqual([heads % ranks for heads in manifests.HEADS[data["SLUICE_MODEL"]]], [0, 0])
+            self.assertNotIn("SLUICE_PIPELINE_PARALLEL_SIZE", data)
+        default = self.render({})["ConfigMap sluice"]["data"]
+        for stages, shares in ((2, 2), (4, 1)):
+            data = self.render({"topology": "ranks", "ranks": 4, "stages": stages})["ConfigMap sluice"]["data"]
+            self.assertEqual((data["SLUICE_PIPELINE_PARALLEL_SIZE"], data["SLUICE_TENSOR_PARALLEL_SIZE"]),
+                             (str(stages), str(shares)))
+            self.assertEqual(data["SLUICE_MODEL"] == default["SLUICE_MODEL"], shares == 1)
+            self.assertEqual(data["SLUICE_REVISION"] == default["SLUICE_REVISION"], shares == 1)
+        with self.assertRaisesRegex(Exception, "stages: "):
+            self.render({"topology": "ranks", "ranks": 2, "stages": 4})
+
     def test_secrets_accounts_and_patches(self):
         made = self.render(VALUES["own secrets and names"], "other")
         pod = self.pod(made, "Deployment chat-worker")

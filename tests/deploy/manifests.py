@@ -18,6 +18,8 @@ needs("yaml")
 import yaml  # noqa: E402
 
 KUBERNETES = REPOSITORY / "deploy/kubernetes"
+# num_attention_heads and num_key_value_heads in the config.json of models that overlays name.
+HEADS = {"Qwen/Qwen3-0.6B": (16, 8)}
 OVERLAYS = sorted(path.name for path in (KUBERNETES / "overlays").iterdir())
 
 

@@ -102,6 +102,15 @@ class Overlays(unittest.TestCase):
                         self.assertTrue(COMMIT.fullmatch(revision), revision)
                         self.assertNotIn("--revision", " ".join(container["args"]))
 
+    def test_the_heads_of_a_shared_model_divide_among_the_pods(self):
+        items = self.overlays["ranks"]
+        group = manifests.named(items, "LeaderWorkerSet", "sluice-ranks")["spec"]["leaderWorkerTemplate"]
+        for role in ("leaderTemplate", "workerTemplate"):
+            settings = manifests.settings(items, group[role]["spec"]["containers"][0])
+            self.assertEqual(int(settings["SLUICE_TENSOR_PARALLEL_SIZE"]), group["size"])
+            for heads in manifests.HEADS[settings["SLUICE_MODEL"]]:
+                self.assertEqual(heads % group["size"], 0, settings)
+
     def test_the_operators_definitions_are_needed_by_who_asks_for_them(self):
         for name in manifests.OVERLAYS:
             with self.subTest(overlay=name):

@@ -209,6 +209,15 @@ def check_sbatch(binary, model, expected):
             assert job.wait(20) == 0, log
         finally:
             job.kill()
+        srun.write_text("#!/bin/sh\nenv\n")
+        for flags, variables, shares in [([], {}, "4"), (["--pipeline-parallel-size", "4"], {}, None),
+                                         (["--tensor-parallel-size=2"], {}, None),
+                                         ([], {"SLUICE_PIPELINE_PARALLEL_SIZE": "4"}, None)]:
+            said = subprocess.run(["bash", script, "model.gguf", *flags], env={
+                "PATH": f"{folder}:{os.environ['PATH']}", "SLURM_NNODES": "4", **variables},
+                capture_output=True, text=True, check=True).stdout
+            assert ([f"SLUICE_TENSOR_PARALLEL_SIZE={shares}"] * 2 if shares else []) == [
+                line for line in said.splitlines() if "TENSOR" in line], said
     print("ok sbatch", flush=True)
 
 

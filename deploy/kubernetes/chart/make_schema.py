@@ -101,6 +101,7 @@ def properties():
             "additionalProperties": natural(0)},
         "groupSize": natural(2),
         "ranks": choice(2, 4, 8),
+        "stages": choice(1, 2, 4, 8),
         "fullnameOverride": {"type": "string", "pattern": "^([a-z]([a-z0-9-]{0,38}[a-z0-9])?)?$"},
         "image": image(pullPolicy=choice("", "Always", "IfNotPresent", "Never")),
         "images": {"type": "object", "propertyNames": choice("llm-d-endpoint-picker", "llm-d-sidecar"),

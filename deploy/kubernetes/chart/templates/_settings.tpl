@@ -12,10 +12,26 @@
 {{- else -}}{{- toString . -}}{{- end -}}
 {{- end -}}
 
+{{- /* The values' settings, as YAML. The default model has 9 heads, which no number of ranks divides:
+       the overlay's takes its place among pods that share each layer. */ -}}
+{{- define "sluice.settings" -}}
+{{- $given := deepCopy .Values.settings -}}
+{{- $pin := (fromYaml (.Files.Get "base/server/kustomization.yaml")).configMapGenerator | first -}}
+{{- $shares := and (eq .Values.topology "ranks") (lt (int .Values.stages) (int .Values.ranks)) -}}
+{{- if and $shares (has (printf "SLUICE_MODEL=%s" $given.SLUICE_MODEL) $pin.literals) -}}
+  {{- $overlay := (fromYaml (.Files.Get "overlays/ranks/kustomization.yaml")).configMapGenerator | first -}}
+  {{- range $overlay.literals -}}
+    {{- $parts := splitn "=" 2 . -}}
+    {{- if has $parts._0 (list "SLUICE_MODEL" "SLUICE_REVISION") -}}{{- $_ := set $given $parts._0 $parts._1 -}}{{- end -}}
+  {{- end -}}
+{{- end -}}
+{{- toYaml $given -}}
+{{- end -}}
+
 {{- /* What servers are told, as YAML; `role`: prefill, decode or none. */ -}}
 {{- define "sluice.serverSettings" -}}
 {{- $values := .root.Values -}}
-{{- $given := mergeOverwrite (deepCopy $values.settings) (deepCopy (dig "settings" dict (get $values (.role | default "server")))) -}}
+{{- $given := mergeOverwrite (include "sluice.settings" .root | fromYaml) (deepCopy (dig "settings" dict (get $values (.role | default "server")))) -}}
 {{- $pin := (fromYaml (.root.Files.Get "base/server/kustomization.yaml")).configMapGenerator | first -}}
 {{- $ours := has (printf "SLUICE_MODEL=%s" $given.SLUICE_MODEL) $pin.literals -}}
 {{- if and (not $ours) (has (printf "SLUICE_REVISION=%s" $given.SLUICE_REVISION) $pin.literals) -}}
@@ -32,7 +48,7 @@
 
 {{- /* What routers are told, as YAML. */ -}}
 {{- define "sluice.routerSettings" -}}
-{{- $given := dict "SLUICE_SERVED_MODEL_NAME" (.Values.servedModelName | default .Values.settings.SLUICE_MODEL) -}}
+{{- $given := dict "SLUICE_SERVED_MODEL_NAME" (.Values.servedModelName | default (include "sluice.settings" . | fromYaml).SLUICE_MODEL) -}}
 {{- $data := dict -}}
 {{- range $key, $value := mergeOverwrite $given (deepCopy .Values.router.settings) -}}
   {{- $_ := set $data $key (include "sluice.text" $value) -}}
