@@ -176,6 +176,23 @@ TEST(TokenizerJson, UnigramVocabulariesGiveTheSameIds) {
   }
 }
 
+// As tokenizers does with XLM-R's file, although the vocabulary has it as a piece.
+TEST(TokenizerJson, ANextLineIsASpaceOfAUnigramVocabulary) {
+  Vocabulary vocabulary = spaced_vocabulary("t5", true);
+  vocabulary.remove_extra_whitespaces = true;
+  vocabulary.tokens.emplace_back("\u0085");
+  vocabulary.token_types.push_back(TokenType::kNormal);
+  vocabulary.scores.push_back(0);
+  const auto own = create_tokenizer(vocabulary);
+  ASSERT_TRUE(own.has_value()) << own.error().message;
+  const auto other = read_back(vocabulary);
+  ASSERT_NE(other, nullptr);
+  for (const Tokenizer* const each : {own->get(), other.get()}) {
+    EXPECT_EQ(encode(*each, "a\u0085b \u0085c", SpecialText::kText),
+              encode(*each, "a b c", SpecialText::kText));
+  }
+}
+
 // XLM-R's, in a GGUF file, which has no field for it.
 TEST(TokenizerJson, TheMaskOfAUnigramVocabularyTakesTheSpacesBeforeIt) {
   Vocabulary vocabulary = spaced_vocabulary("t5", true);

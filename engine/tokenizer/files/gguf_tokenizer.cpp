@@ -401,7 +401,7 @@ Expected<std::unique_ptr<Tokenizer>> create_unigram_tokenizer(Vocabulary vocabul
   steps.emplace_back(CharsmapStep{std::move(map)});
   if (gguf.vocabulary_.remove_extra_whitespaces) {
     steps.emplace_back(StripStep{});
-    SLUICE_TRY(Regex spaces, Regex::compile(" {2,}"));
+    SLUICE_TRY(Regex spaces, Regex::compile(kUnigramSpaces));
     steps.emplace_back(ReplaceStep{std::move(spaces), " "});
   }
   for (NormalizerStep& step : gguf.space_steps()) steps.push_back(std::move(step));

@@ -3,12 +3,17 @@
 #pragma once
 
 #include <memory>
+#include <string_view>
 
 #include "engine/core/status.h"
 #include "engine/tokenizer/pipeline/token_pipeline.h"
 #include "engine/tokenizer/tokenizer.h"
 
 namespace sluice {
+
+// Spaces that "t5" joins to one where it removes extra ones. Of what tokenizers splits XLM-R's texts
+// at, its normalization leaves U+0085 alone, which it has as a piece, too.
+inline constexpr std::string_view kUnigramSpaces = "[ \u0085]+";
 
 // For "gpt2".
 Expected<std::unique_ptr<Tokenizer>> create_byte_bpe_tokenizer(Vocabulary vocabulary);

@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/tokenizer/files/gguf_tokenizer.h"
 #include "engine/tokenizer/files/pretokenizer_names.h"
 #include "engine/tokenizer/models/bpe_tables.h"
 #include "engine/tokenizer/pipeline/token_pipeline.h"
@@ -292,7 +293,7 @@ std::string unigram_json(const Vocabulary& vocabulary) {
   }
   if (vocabulary.remove_extra_whitespaces) {
     steps.push_back({{"type", "Strip"}, {"strip_left", true}, {"strip_right", true}});
-    steps.push_back(replace({{"Regex", " {2,}"}}, " "));
+    steps.push_back(replace({{"Regex", std::string(kUnigramSpaces)}}, " "));
   }
   for (Json& step : space_steps(vocabulary)) steps.push_back(std::move(step));
   const Json unknown = vocabulary.unknown < 0 ? Json() : Json(vocabulary.unknown);
