@@ -233,7 +233,9 @@ constexpr CallFamily kFamilies[] = {
                 .end = "</tool_call>",
                 .key_begin = "<arg_key>",
                 .key_end = "</arg_key><arg_value>",
-                .value_end = "</arg_value>"}}},
+                .value_end = "</arg_value>"}},
+     // GLM 4.5's templates have a newline between the two tags.
+     .detect = {{"<tool_call>", "<arg_key>", "<arg_value>", "</arg_key><arg_value>"}}},
     {.name = "kimi_k2",
      .aliases = {"kimi"},
      .mechanism = NamedCalls{.header = NamedCalls::Header::kNameAndIdx},
