@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeepSeek V2 and V3 and the models built like them (R1, Kimi-K2, Moonlight, GLM-4.7-Flash): latent
-// attention; leading dense layers, then experts beside shared ones. V2's router is a softmax whose
-// weights are not normalized, V3's sigmoids with a bias; both choose inside groups of experts.
+// DeepSeek V2 and V3 and the models built like them (R1, Kimi-K2, Moonlight, GLM-4.7-Flash, JoyAI):
+// latent attention; leading dense layers, then experts beside shared ones. V2's router is a softmax
+// whose weights are not normalized, V3's sigmoids with a bias; both choose in groups of experts.
+// Youtu-LLM has V3's attention and dense layers alone.
 // V3.2 and GLM-5 have indexers, whose keys rotate in halves and in pairs.
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
@@ -108,6 +109,17 @@ constexpr KeyDefault kGlmMoeDsaDefaults[] = {
     {"index_n_heads", 32U},
 };
 
+constexpr KeyDefault kYoutuDefaults[] = {
+    {"num_attention_heads", 16U},
+    {"max_position_embeddings", 131072U},
+    {"rms_norm_eps", 1e-6},
+    {"q_lora_rank", 1536U},
+    {"kv_lora_rank", 512U},
+    {"qk_nope_head_dim", 128U},
+    {"qk_rope_head_dim", 64U},
+    {"v_head_dim", 128U},
+};
+
 constexpr std::string_view kGgufKeys[] = {"expert_weights_norm"};
 
 // The layers in front are dense, and so may all be.
@@ -179,7 +191,7 @@ Expected<void> configure_glm_moe_dsa(const Checkpoint& checkpoint, ModelConfig& 
   return {};
 }
 
-// The first four differ in names and defaults; GGUF files of these have one architecture, which
+// Directories of these differ in names and defaults; their GGUF files have one architecture, which
 // V3's reads.
 using Configure = Expected<void> (*)(const Checkpoint&, ModelConfig&);
 
@@ -233,9 +245,29 @@ extern const ModelSpec kKimiK2Spec;
 const ModelSpec kKimiK2Spec =
     spec_of("kimi_k2", "DeepseekV3ForCausalLM", kV3Defaults, configure_v3);
 
+// JoyAI-LLM-Flash's do as well.
+extern const ModelSpec kJoyAiSpec;
+const ModelSpec kJoyAiSpec =
+    spec_of("joyai_llm_flash", "DeepseekV3ForCausalLM", kV3Defaults, configure_v3);
+
 extern const ModelSpec kGlm4MoeLiteSpec;
 const ModelSpec kGlm4MoeLiteSpec =
     spec_of("glm4_moe_lite", "Glm4MoeLiteForCausalLM", kGlm4MoeLiteDefaults, configure_v3);
+
+extern const ModelSpec kYoutuSpec;
+const ModelSpec kYoutuSpec = [] {
+  ModelSpec spec = spec_of("youtu", "YoutuForCausalLM", kYoutuDefaults, configure_v3);
+  spec.files.ties_embedding = true;
+  return spec;
+}();
+
+// The first directories of Youtu-LLM, with code beside them, name themselves so.
+extern const ModelSpec kYoutuLlmSpec;
+const ModelSpec kYoutuLlmSpec = [] {
+  ModelSpec spec = kYoutuSpec;
+  spec.files.model_type = "youtu_llm";
+  return spec;
+}();
 
 extern const ModelSpec kDeepseekV32Spec;
 const ModelSpec kDeepseekV32Spec = sparse_spec_of(

@@ -152,6 +152,32 @@ TEST_F(LatentModels, EveryFamilyHasItsRouter) {
   EXPECT_EQ(whole->latent.q_rank, 0);
 }
 
+// By V3's layers or its attention alone, under names of their own.
+TEST_F(LatentModels, FamiliesWithOtherNamesAreReadAsV3) {
+  Json joyai = deepseek_v3();
+  joyai["model_type"] = "joyai_llm_flash";
+  joyai["n_group"] = 1;
+  joyai["topk_group"] = 1;
+  joyai["first_k_dense_replace"] = 1;
+  const auto flash = read(joyai);
+  ASSERT_TRUE(flash.has_value()) << flash.error().message;
+  EXPECT_EQ(flash->moe.router.score, kernels::RouterScore::kSigmoid);
+  EXPECT_TRUE(flash->moe.choice_bias);
+  for (const std::string name : {"youtu", "youtu_llm"}) {
+    const auto youtu = read({{"model_type", name},
+                             {"hidden_size", 2048},
+                             {"intermediate_size", 6144},
+                             {"num_hidden_layers", 32},
+                             {"vocab_size", 128256},
+                             {"rope_theta", 1600000}});
+    ASSERT_TRUE(youtu.has_value()) << youtu.error().message;
+    EXPECT_FALSE(youtu->has(FfnKind::kExperts));
+    EXPECT_EQ(youtu->layers.front().num_heads, 16);
+    EXPECT_EQ(youtu->latent.q_rank, 1536);
+    EXPECT_EQ(youtu->ropes.front().style, kernels::RopeStyle::kInterleaved);
+  }
+}
+
 // Reads the configuration of a GGUF file with these layers and tokens. It has one tensor.
 Expected<ModelConfig> read_file(uint32_t layers, uint64_t vocabulary, bool states_score) {
   GgufImage image;
