@@ -4,6 +4,7 @@
 // whose weights are not normalized, V3's sigmoids with a bias; both choose in groups of experts.
 // Youtu-LLM has V3's attention and dense layers alone.
 // V3.2 and GLM-5 have indexers, whose keys rotate in halves and in pairs.
+#include "engine/core/log.h"
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 #include "engine/models/latent_config.h"
@@ -125,6 +126,42 @@ constexpr std::string_view kGgufKeys[] = {"expert_weights_norm"};
 // The layers in front are dense, and so may all be.
 bool has_experts(const ModelConfig& config) { return config.has(FfnKind::kExperts); }
 
+// A model whose first GGUF files do not say that its experts are in groups. llama.cpp chooses from
+// all experts for such a file; its directory does not.
+struct UnsaidGroups {
+  int32_t layers;
+  int32_t experts;
+  int32_t vocabulary;
+  int32_t groups;
+  int32_t chosen;
+};
+
+constexpr UnsaidGroups kUnsaidGroups[] = {
+    {.layers = 61, .experts = 256, .vocabulary = 129280, .groups = 8, .chosen = 4},  // V3, R1
+    {.layers = 60, .experts = 160, .vocabulary = 102400, .groups = 8, .chosen = 3},  // V2, V2.5
+};
+
+void add_unsaid_groups(const Checkpoint& checkpoint, ModelConfig& config) {
+  if (checkpoint.kind() != CheckpointKind::kGguf) return;
+  if (checkpoint.metadata().has("expert_group_count")) return;
+  for (const UnsaidGroups& model : kUnsaidGroups) {
+    if (model.layers != config.num_layers || model.experts != config.moe.num_experts ||
+        model.vocabulary != config.vocab_size) {
+      continue;
+    }
+    config.moe.router.num_groups = model.groups;
+    config.moe.router.groups_kept = model.chosen;
+    log_event(LogLevel::kInfo,
+              "expert_groups_assumed",
+              "file",
+              checkpoint.path(),
+              "groups",
+              model.groups,
+              "chosen",
+              model.chosen);
+  }
+}
+
 Expected<void> use_v2_router(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   kernels::Router& router = config.moe.router;
@@ -161,6 +198,7 @@ Expected<void> configure_v3(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   SLUICE_TRY_VOID(read_latents(checkpoint, config));
   if (!has_experts(config)) return {};
+  add_unsaid_groups(checkpoint, config);
   const int32_t layers = config.num_layers;
   const bool is_flash = config.vocab_size == kFlashVocabulary &&
                         (layers == kFlashLayers || layers == kFlashLayers + 1);
