@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "server/prompt/chat_template.h"
 #include "server/tools/output_format.h"
 #include "tests/server/tools/transcript.h"
 
@@ -177,6 +178,15 @@ TEST(Families, TemplatesShowThem) {
   EXPECT_EQ(detect("<function_call> {\"name\": n, \"arguments\": a}"), "granite-20b-fc none");
   // A template of another model's vocabulary: its tokens are not there.
   EXPECT_EQ(detect("<|tool_calls_section_begin|>"), "none none");
+}
+
+TEST(Families, TheBuiltInTemplateOfDeepseekShowsThem) {
+  constexpr std::string_view kSpecials[] = {"｜DSML｜", "<｜User｜>", "<think>", "</think>"};
+  const std::unique_ptr<Tokenizer> tokenizer = make_byte_tokenizer(kSpecials);
+  const DetectedFamilies found = detect_families(built_in_template("deepseek_v32"), *tokenizer);
+  ASSERT_TRUE(found.calls != nullptr && found.reasoning != nullptr);
+  EXPECT_EQ(name_of(*found.calls), "deepseek_v32");
+  EXPECT_EQ(name_of(*found.reasoning), "qwen3");  // <think> and </think>
 }
 
 TEST(Families, Phi4MiniCallsAsItsTemplateShows) {
