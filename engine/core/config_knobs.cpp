@@ -48,7 +48,8 @@ std::vector<Knob> make_model_knobs() {
       string<&Config::chat_template>(
           "chat-template",
           "model",
-          "Jinja file, or the template itself, to use instead of the model's own."),
+          "Jinja file, the template itself, or deepseek_v32 (built in, for V3.2), to use instead of "
+          "the model's own."),
       string<&Config::tool_call_parser>("tool-call-parser",
                                         "model",
                                         "How the model writes calls of tools: vLLM's or SGLang's "

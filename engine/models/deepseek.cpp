@@ -1,8 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeepSeek V2 and V3 and the models built like them (R1, Kimi-K2, Moonlight, GLM-4.7-Flash): latent
-// attention; leading dense layers, then experts beside shared ones. V2's router is a softmax whose
-// weights are not normalized, V3's sigmoids with a bias; both choose inside groups of experts.
+// DeepSeek V2 and V3 and the models built like them (R1, Kimi-K2, Moonlight, GLM-4.7-Flash, JoyAI):
+// latent attention; leading dense layers, then experts beside shared ones. V2's router is a softmax
+// whose weights are not normalized, V3's sigmoids with a bias; both choose in groups of experts.
+// Youtu-LLM has V3's attention and dense layers alone.
 // V3.2 and GLM-5 have indexers, whose keys rotate in halves and in pairs.
+#include "engine/core/log.h"
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 #include "engine/models/latent_config.h"
@@ -108,10 +110,57 @@ constexpr KeyDefault kGlmMoeDsaDefaults[] = {
     {"index_n_heads", 32U},
 };
 
+constexpr KeyDefault kYoutuDefaults[] = {
+    {"num_attention_heads", 16U},
+    {"max_position_embeddings", 131072U},
+    {"rms_norm_eps", 1e-6},
+    {"q_lora_rank", 1536U},
+    {"kv_lora_rank", 512U},
+    {"qk_nope_head_dim", 128U},
+    {"qk_rope_head_dim", 64U},
+    {"v_head_dim", 128U},
+};
+
 constexpr std::string_view kGgufKeys[] = {"expert_weights_norm"};
 
 // The layers in front are dense, and so may all be.
 bool has_experts(const ModelConfig& config) { return config.has(FfnKind::kExperts); }
+
+// A model whose first GGUF files do not say that its experts are in groups. llama.cpp chooses from
+// all experts for such a file; its directory does not.
+struct UnsaidGroups {
+  int32_t layers;
+  int32_t experts;
+  int32_t vocabulary;
+  int32_t groups;
+  int32_t chosen;
+};
+
+constexpr UnsaidGroups kUnsaidGroups[] = {
+    {.layers = 61, .experts = 256, .vocabulary = 129280, .groups = 8, .chosen = 4},  // V3, R1
+    {.layers = 60, .experts = 160, .vocabulary = 102400, .groups = 8, .chosen = 3},  // V2, V2.5
+};
+
+void add_unsaid_groups(const Checkpoint& checkpoint, ModelConfig& config) {
+  if (checkpoint.kind() != CheckpointKind::kGguf) return;
+  if (checkpoint.metadata().has("expert_group_count")) return;
+  for (const UnsaidGroups& model : kUnsaidGroups) {
+    if (model.layers != config.num_layers || model.experts != config.moe.num_experts ||
+        model.vocabulary != config.vocab_size) {
+      continue;
+    }
+    config.moe.router.num_groups = model.groups;
+    config.moe.router.groups_kept = model.chosen;
+    log_event(LogLevel::kInfo,
+              "expert_groups_assumed",
+              "file",
+              checkpoint.path(),
+              "groups",
+              model.groups,
+              "chosen",
+              model.chosen);
+  }
+}
 
 Expected<void> use_v2_router(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
@@ -149,6 +198,7 @@ Expected<void> configure_v3(const Checkpoint& checkpoint, ModelConfig& config) {
   const Metadata& metadata = checkpoint.metadata();
   SLUICE_TRY_VOID(read_latents(checkpoint, config));
   if (!has_experts(config)) return {};
+  add_unsaid_groups(checkpoint, config);
   const int32_t layers = config.num_layers;
   const bool is_flash = config.vocab_size == kFlashVocabulary &&
                         (layers == kFlashLayers || layers == kFlashLayers + 1);
@@ -179,7 +229,7 @@ Expected<void> configure_glm_moe_dsa(const Checkpoint& checkpoint, ModelConfig& 
   return {};
 }
 
-// The first four differ in names and defaults; GGUF files of these have one architecture, which
+// Directories of these differ in names and defaults; their GGUF files have one architecture, which
 // V3's reads.
 using Configure = Expected<void> (*)(const Checkpoint&, ModelConfig&);
 
@@ -233,9 +283,29 @@ extern const ModelSpec kKimiK2Spec;
 const ModelSpec kKimiK2Spec =
     spec_of("kimi_k2", "DeepseekV3ForCausalLM", kV3Defaults, configure_v3);
 
+// JoyAI-LLM-Flash's do as well.
+extern const ModelSpec kJoyAiSpec;
+const ModelSpec kJoyAiSpec =
+    spec_of("joyai_llm_flash", "DeepseekV3ForCausalLM", kV3Defaults, configure_v3);
+
 extern const ModelSpec kGlm4MoeLiteSpec;
 const ModelSpec kGlm4MoeLiteSpec =
     spec_of("glm4_moe_lite", "Glm4MoeLiteForCausalLM", kGlm4MoeLiteDefaults, configure_v3);
+
+extern const ModelSpec kYoutuSpec;
+const ModelSpec kYoutuSpec = [] {
+  ModelSpec spec = spec_of("youtu", "YoutuForCausalLM", kYoutuDefaults, configure_v3);
+  spec.files.ties_embedding = true;
+  return spec;
+}();
+
+// The first directories of Youtu-LLM, with code beside them, name themselves so.
+extern const ModelSpec kYoutuLlmSpec;
+const ModelSpec kYoutuLlmSpec = [] {
+  ModelSpec spec = kYoutuSpec;
+  spec.files.model_type = "youtu_llm";
+  return spec;
+}();
 
 extern const ModelSpec kDeepseekV32Spec;
 const ModelSpec kDeepseekV32Spec = sparse_spec_of(

@@ -63,6 +63,7 @@ extern const ModelSpec kInternLm2Spec;
 extern const ModelSpec kInternLm3Spec;
 extern const ModelSpec kJais2Spec;
 extern const ModelSpec kJinaBertSpec;
+extern const ModelSpec kJoyAiSpec;
 extern const ModelSpec kKimiK2Spec;
 extern const ModelSpec kLfm2Spec;
 extern const ModelSpec kKimiLinearSpec;
@@ -119,6 +120,8 @@ extern const ModelSpec kStableLmSpec;
 extern const ModelSpec kStarCoder2Spec;
 extern const ModelSpec kStep3p5Spec;
 extern const ModelSpec kXlmRobertaSpec;
+extern const ModelSpec kYoutuLlmSpec;
+extern const ModelSpec kYoutuSpec;
 
 namespace {
 
@@ -132,8 +135,9 @@ constexpr std::array kSpecs = {
     &kGlmSpec, &kGpt2Spec, &kGptJSpec, &kGptOssSpec, &kGranite4Spec, &kGraniteHybridSpec,
     &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec, &kGteSpec, &kHeliumSpec,
     &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kInternLm2FileSpec, &kInternLm2Spec,
-    &kInternLm3Spec, &kJais2Spec, &kJinaBertSpec, &kKimiK2Spec, &kKimiLinearSpec, &kLfm2MoeSpec,
-    &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec, &kMiniCpm3Spec, &kMiniCpmSpec,
+    &kInternLm3Spec, &kJais2Spec, &kJinaBertSpec, &kJoyAiSpec, &kKimiK2Spec, &kKimiLinearSpec,
+    &kLfm2MoeSpec, &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec, &kMiniCpm3Spec,
+    &kMiniCpmSpec,
     &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec, &kMistral4Spec, &kMistralSpec,
     &kMixtralSpec, &kModernBertSpec, &kNemotronHMoeSpec, &kNemotronHSpec, &kNemotronNasSpec,
     &kNemotronSpec, &kNeoxSpec, &kNewSpec, &kNomicBertMoeSpec, &kNomicBertSpec, &kOlmo2Spec,
@@ -143,7 +147,7 @@ constexpr std::array kSpecs = {
     &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kQwen3VlFileSpec,
     &kQwen3VlMoeFileSpec, &kQwen3VlMoeSpec, &kQwen3VlSpec, &kRobertaSpec, &kSeedOssSpec,
     &kSmolLm3Spec, &kSolarOpenSpec, &kStableLmSpec, &kStarCoder2Spec, &kStep3p5Spec,
-    &kXlmRobertaSpec,
+    &kXlmRobertaSpec, &kYoutuLlmSpec, &kYoutuSpec,
 };
 
 template <typename Is>

@@ -34,11 +34,11 @@ void catch_interrupts() {
 
 Expected<ChatTemplate> compile_template(const Config& config, const ModelInfo& model) {
   if (!config.chat_template.empty()) {
-    const std::string& given = config.chat_template;
-    if (is_template_source(given)) return ChatTemplate::compile(given);
-    SLUICE_TRY(const std::string source, read_text_file(given));
+    SLUICE_TRY(const std::string source, read_template_source(config.chat_template));
     return ChatTemplate::compile(source);
   }
+  const std::string_view built_in = built_in_template(model.architecture);
+  if (model.chat_template.empty() && !built_in.empty()) return ChatTemplate::compile(built_in);
   if (model.chat_template.empty()) {
     return make_error(ErrorCode::kInvalidArgument,
                       model.path + " has no chat template; give one with --chat-template FILE");

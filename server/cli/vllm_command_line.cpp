@@ -264,6 +264,7 @@ struct ModelFlags {
   const Given* tokenizer = nullptr;
   const Given* dtype = nullptr;
   const Given* quantization = nullptr;
+  const Given* tokenizer_mode = nullptr;
 };
 
 Expected<void> check_model_flags(const ModelFlags& flags, TranslatedCommandLine& out) {
@@ -293,6 +294,22 @@ Expected<void> check_model_flags(const ModelFlags& flags, TranslatedCommandLine&
                   "must be the model's own, which is " + (own->empty() ? "none" : *own) +
                       ", got \"" + scheme + "\"");
   }
+  return {};
+}
+
+// How a prompt is written: by a chat template, or by what DeepSeek V3.2 has in the place of one,
+// whatever template is given beside it.
+Expected<void> apply_tokenizer_mode(const Given& given, TranslatedCommandLine& out) {
+  constexpr std::string_view kDeepseek = "deepseek_v32";
+  const std::string& mode = given.values.front();
+  if (lists("auto,hf", mode)) return {};
+  if (mode != kDeepseek) {
+    return refuse(given, "must be auto, hf or deepseek_v32, got \"" + mode + "\"");
+  }
+  std::erase_if(out.arguments, [](const std::string& argument) {
+    return argument.starts_with("--chat-template=");
+  });
+  out.arguments.push_back("--chat-template=" + std::string(kDeepseek));
   return {};
 }
 
@@ -341,6 +358,8 @@ Expected<TranslatedCommandLine> translate_serve(const std::vector<std::string>& 
       listen.grpc = !given.negated;
     } else if (given.name == "tokenizer") {
       of_model.tokenizer = &given;
+    } else if (given.name == "tokenizer-mode") {
+      of_model.tokenizer_mode = &given;
     } else if (given.name == "dtype") {
       of_model.dtype = &given;
     } else if (given.name == "quantization") {
@@ -354,6 +373,9 @@ Expected<TranslatedCommandLine> translate_serve(const std::vector<std::string>& 
     }
   }
   SLUICE_TRY_VOID(check_model_flags(of_model, out));
+  if (of_model.tokenizer_mode != nullptr) {
+    SLUICE_TRY_VOID(apply_tokenizer_mode(*of_model.tokenizer_mode, out));
+  }
   if (of_model.model) {
     SLUICE_TRY(const std::string file, vllm_model_file(*of_model.model));
     out.arguments.push_back("--model=" + file);

@@ -14,6 +14,7 @@ namespace {
 constexpr FlagRow kFlags[] = {
     {"model", Values::kOne, Fate::kApart},
     {"tokenizer", Values::kOne, Fate::kApart},
+    {"tokenizer-mode", Values::kOne, Fate::kApart},
     {"dtype", Values::kOne, Fate::kApart},
     {"quantization", Values::kOne, Fate::kApart},
     {"config", Values::kOne, Fate::kApart},
@@ -96,7 +97,7 @@ constexpr FlagRow kFlags[] = {
     {"distributed-executor-backend", Values::kOne, Fate::kIgnored},
     {"api-server-count", Values::kOne, Fate::kIgnored},
     {"speculative-config", Values::kOne, Fate::kSame},
-    {"load-format", Values::kOne, Fate::kNeutral, "auto,gguf,safetensors"},
+    {"load-format", Values::kOne, Fate::kNeutral, "auto,gguf,safetensors,mistral"},
     {"trust-remote-code", Values::kNone, Fate::kIgnored},
     {"limit-mm-per-prompt", Values::kOne, Fate::kIgnored},
     {"disable-log-stats", Values::kNone, Fate::kIgnored},
@@ -168,6 +169,7 @@ constexpr FlagRow kFlags[] = {
     {"max-num-active-seqs", Values::kOne, Fate::kIgnored},
     {"max-num-scheduled-tokens", Values::kOne, Fate::kIgnored},
     {"media-io-kwargs", Values::kOne, Fate::kIgnored},
+    {"mm-encoder-tp-mode", Values::kOne, Fate::kIgnored},
     {"mm-processor-cache-gb", Values::kOne, Fate::kIgnored},
     {"mm-processor-cache-type", Values::kOne, Fate::kIgnored},
     {"model-loader-extra-config", Values::kOne, Fate::kIgnored},
@@ -201,8 +203,7 @@ constexpr FlagRow kFlags[] = {
     {"watermark", Values::kOne, Fate::kIgnored},
 
     // What is so here anyway, and not otherwise.
-    {"tokenizer-mode", Values::kOne, Fate::kNeutral, "auto"},
-    {"config-format", Values::kOne, Fate::kNeutral, "auto"},
+    {"config-format", Values::kOne, Fate::kNeutral, "auto,hf,mistral"},
     {"model-impl", Values::kOne, Fate::kNeutral, "auto,vllm"},
     {"scheduling-policy", Values::kOne, Fate::kNeutral, "fcfs,priority"},
     {"data-parallel-size", Values::kOne, Fate::kNeutral, "1"},

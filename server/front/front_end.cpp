@@ -320,6 +320,7 @@ ValidationContext FrontEnd::validation_context(std::shared_ptr<const ServedModel
           /*fills_context=*/false,
           Dialect::kOpenAi,
           model.families.describes_tools,
+          model.families.sorts_tools,
           std::move(served)};
 }
 

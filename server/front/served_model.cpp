@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/front/served_model.h"
 
-#include <fstream>
-#include <sstream>
 #include <string>
 #include <utility>
 
@@ -14,17 +12,10 @@
 namespace sluice {
 namespace {
 
-Expected<std::string> read_template(const Config& config) {
-  if (is_template_source(config.chat_template)) return config.chat_template;
-  std::ifstream file(config.chat_template, std::ios::binary);
-  std::ostringstream text;
-  text << file.rdbuf();
-  if (!file) {
-    return make_error(ErrorCode::kNotFound,
-                      "--chat-template: cannot read '" + config.chat_template + "'.",
-                      "chat-template");
-  }
-  return text.str();
+// The template of the model's files, or of ours for models that come without.
+std::string source_of(const ModelInfo& model) {
+  return model.chat_template.empty() ? std::string(built_in_template(model.architecture))
+                                     : model.chat_template;
 }
 
 tl::unexpected<Error> no_template(const std::string& why) {
@@ -43,9 +34,9 @@ Expected<ChatTemplate> given_template(const Config& config, const std::string& s
 }
 
 // Compiles the model's own template. An error refuses chats only; other endpoints need no template.
-Expected<ChatTemplate> own_template(const ModelInfo& model) {
-  if (model.chat_template.empty()) return no_template("The model has no chat template");
-  auto compiled = ChatTemplate::compile(model.chat_template);
+Expected<ChatTemplate> own_template(const ModelInfo& model, const std::string& source) {
+  if (source.empty()) return no_template("The model has no chat template");
+  auto compiled = ChatTemplate::compile(source);
   if (compiled) return compiled;
   const std::string& reason = compiled.error().message;
   log_event(LogLevel::kWarning, "chat_template_unusable", "model", model.path, "reason", reason);
@@ -82,7 +73,7 @@ std::vector<std::string> names_of(const Config& config, const ModelInfo& model) 
 Expected<void> check_model_knobs(const Config& config) {
   SLUICE_TRY_VOID(check_family_names(config));
   if (config.chat_template.empty()) return {};
-  SLUICE_TRY(const std::string source, read_template(config));
+  SLUICE_TRY(const std::string source, read_template_source(config.chat_template));
   SLUICE_TRY_VOID(given_template(config, source));
   return {};
 }
@@ -92,11 +83,11 @@ Expected<std::shared_ptr<const ServedModel>> ServedModel::create(const Config& c
                                                                  std::shared_ptr<Engine> kept) {
   const ModelInfo& model = engine.model();
   const bool is_given = !config.chat_template.empty();
-  std::string source = model.chat_template;
+  std::string source = source_of(model);
   if (is_given) {
-    SLUICE_TRY(source, read_template(config));
+    SLUICE_TRY(source, read_template_source(config.chat_template));
   }
-  auto compiled = is_given ? given_template(config, source) : own_template(model);
+  auto compiled = is_given ? given_template(config, source) : own_template(model, source);
   if (is_given && !compiled) return tl::unexpected(std::move(compiled).error());
   // Tools in the system message are for a family that is known by its template.
   const bool shows_tools = !compiled || compiled->forms().prints_tools ||

@@ -28,7 +28,7 @@ struct ServedModel {
   Engine& engine;
   std::vector<std::string> names;        // at least one; the first is the default
   Expected<ChatTemplate> chat_template;  // an error: why chats are refused
-  std::string template_source;           // as given or the model's own; empty: none
+  std::string template_source;           // as given, the model's own or built in; empty: none
   OutputFamilies families;               // how the model writes reasoning and calls
 };
 

@@ -1,8 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/grpc/tokenizer_bundle.h"
 
-#include <fstream>
-#include <sstream>
+#include <string>
 #include <utility>
 
 #include "engine/core/hex.h"
@@ -16,25 +15,20 @@ namespace sluice {
 Expected<std::vector<NamedFile>> TokenizerBundleSource::files_of(
     const Engine& engine) const {
   SLUICE_TRY(auto files, engine.tokenizer_files());
-  if (template_.empty()) return files;
-  std::ostringstream text;
-  if (is_template_source(template_)) {
-    text << template_;
-  } else {
-    std::ifstream file(template_, std::ios::binary);
-    text << file.rdbuf();
-    if (!file) {
-      return make_error(ErrorCode::kNotFound,
-                        "--chat-template: cannot read '" + template_ + "'.",
-                        "chat-template");
-    }
+  const ModelInfo& model = engine.model();
+  const bool is_built_in = template_.empty() && model.chat_template.empty();
+  std::string source;
+  if (is_built_in) source = built_in_template(model.architecture);
+  if (!template_.empty()) {
+    SLUICE_TRY(source, read_template_source(template_));
   }
+  if (source.empty()) return files;
   // Readers prefer this file to the template in other files, but for tools and documents.
   constexpr const char* kName = "chat_template.jinja";
   std::erase_if(files, [](const NamedFile& own) {
     return own.name == kName || own.name.starts_with("additional_chat_templates/");
   });
-  files.push_back({kName, text.str()});
+  files.push_back({kName, std::move(source)});
   return files;
 }
 

@@ -5,7 +5,9 @@
 #include <array>
 #include <chrono>
 #include <filesystem>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <sstream>
 #include <system_error>
 #include <utility>
 
@@ -121,12 +123,22 @@ Expected<std::string> ChatTemplate::render_text(const Json& variables) const {
   return std::string(text.view());
 }
 
-bool is_template_source(const std::string& given) {
+Expected<std::string> read_template_source(const std::string& given) {
+  std::error_code error;
+  const bool is_file = std::filesystem::exists(given, error);
   const bool has_tag = std::ranges::any_of(std::array{"{{", "{%", "{#"}, [&](const char* tag) {
     return given.find(tag) != std::string::npos;
   });
-  std::error_code error;
-  return has_tag && !std::filesystem::exists(given, error);
+  if (has_tag && !is_file) return given;
+  const std::string_view built_in = built_in_template(given);
+  if (!built_in.empty() && !is_file) return std::string(built_in);
+  std::ifstream file(given, std::ios::binary);
+  std::ostringstream text;
+  text << file.rdbuf();
+  if (file) return text.str();
+  return make_error(ErrorCode::kNotFound,
+                    "--chat-template: cannot read '" + given + "'.",
+                    "chat-template");
 }
 
 }  // namespace sluice

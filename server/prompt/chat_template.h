@@ -65,8 +65,12 @@ class ChatTemplate {
   std::unique_ptr<Impl> impl_;
 };
 
-// Tells whether `given` of --chat-template is the source itself: it holds {{, {% or {# and names no
-// file.
-bool is_template_source(const std::string& given);
+// Returns the source that --chat-template gives: the text itself if it holds {{, {% or {# and names
+// no file, a template that is built in, or the content of a file. kNotFound: it cannot be read.
+Expected<std::string> read_template_source(const std::string& given);
+
+// Returns the source for models that come with code instead of a template, by config.json's
+// model_type or GGUF's architecture; empty: none is built in.
+std::string_view built_in_template(std::string_view name);
 
 }  // namespace sluice

@@ -7,8 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <optional>
 
-#include "server/jinja/json_value.h"
-#include "server/jinja/print.h"
+#include "server/jinja/python_text.h"
 #include "server/jinja/roles.h"
 
 namespace sluice {
@@ -95,6 +94,7 @@ class Finder {
   ContentForms content_of(std::string_view role);
   void find_calls(MessageForms& forms);
   bool prints_tools();
+  bool takes_typescript();
   bool takes_system_tools();
   void find_instructions(const jinja::NamedRoles& named, MessageForms& forms);
 
@@ -102,6 +102,7 @@ class Finder {
   std::vector<std::string> tokens_;  // names of tokens that the template reads
   Json tools_;                       // empty, unless the template fails without
   Json documents_;                   // empty, unless the template fails without
+  std::string typescript_;           // the tools as declarations; empty: not given
   bool fills_with_parts_ = false;    // contents of the other messages are parts
   Call call_{"", Json::object()};    // a call that the template takes
   bool gave_up_ = false;
@@ -116,6 +117,7 @@ std::optional<std::string> Finder::rendered(Json messages) {
                     {"bos_token", ""},
                     {"eos_token", ""}};
   for (const std::string& name : tokens_) variables[name] = "<" + name + ">";
+  if (!typescript_.empty()) variables["tools_ts_str"] = typescript_;
   auto text = render_(variables);
   if (text) return std::move(*text);
   gave_up_ = text.error().code == ErrorCode::kResourceExhausted;
@@ -303,6 +305,17 @@ bool Finder::prints_tools() {
   return gave_up_ || (one && other && *one != *other);
 }
 
+bool Finder::takes_typescript() {
+  const Json setting = std::exchange(tools_, a_tool());
+  const bool takes = reaches_in_frames([&](std::string_view text) {
+    typescript_ = text;
+    return Json::array({filler("user")});
+  });
+  tools_ = setting;
+  typescript_.clear();
+  return takes;
+}
+
 bool Finder::takes_system_tools() {
   return reaches_in_frames([&](std::string_view name) {
     Json system = filler("system");
@@ -358,6 +371,7 @@ MessageForms Finder::find(const jinja::NamedRoles& named) {
   find_setting();
   find_calls(forms);
   forms.prints_tools = prints_tools();
+  forms.typescript_tools = forms.prints_tools && takes_typescript();
   forms.system_tools = !forms.prints_tools && takes_system_tools();
   std::vector<std::string> roles = {"system", "user", "assistant", "tool"};
   for (const std::string& role : named.compared) {
@@ -367,25 +381,6 @@ MessageForms Finder::find(const jinja::NamedRoles& named) {
   forms.other_roles = content_of(kOtherRole);
   find_instructions(named, forms);
   return forms;
-}
-
-// Returns the JSON as a template's tojson writes it.
-std::string text_of(const Json& json) {
-  const jinja::Limits limits = {.fuel = 10'000'000,
-                                .max_output_bytes = 16 << 20,
-                                .max_memory_bytes = 64 << 20,
-                                .max_depth = 256};
-  const jinja::Clock no_clock;
-  jinja::Runtime runtime(limits, no_clock);
-  jinja::JsonStyle style;
-  style.item_separator = jinja::Text(", ", jinja::Origin::kInput);
-  style.key_separator = jinja::Text(": ", jinja::Origin::kInput);
-  const auto written = [&]() -> Expected<std::string> {
-    SLUICE_TRY(const auto value, jinja::json_to_value(runtime, json, jinja::Origin::kInput));
-    SLUICE_TRY(const auto text, jinja::to_json(runtime, value, style));
-    return std::string(text.view());
-  }();
-  return written ? *written : json.dump();
 }
 
 std::string joined_texts(const Json& parts) {
@@ -410,7 +405,7 @@ void fit_calls(const MessageForms& forms, Json& message) {
   if (calls == message.end()) return;
   for (Json& call : *calls) {
     Json& arguments = call["function"]["arguments"];
-    if (forms.text_arguments && !arguments.is_string()) arguments = text_of(arguments);
+    if (forms.text_arguments && !arguments.is_string()) arguments = jinja::python_json(arguments);
     if (forms.object_arguments && !arguments.is_object()) {
       arguments = Json::object({{"arguments", arguments}});
     }

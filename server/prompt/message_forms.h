@@ -45,6 +45,7 @@ struct MessageForms {
   bool text_arguments = false;     // calls' arguments are wanted as JSON text, not as an object
   bool object_arguments = false;   // non-object arguments make the template fail
   bool prints_tools = false;       // the name of a tool reaches the prompt
+  bool typescript_tools = false;   // and so do its declarations (typescript_tools.h)
   bool system_tools = false;       // if not, it does from JSON text in a system message's `tools`
   bool prints_calls = false;       // name and arguments of a call reach the prompt
   bool null_beside_calls = false;  // calls reach the prompt only where the content is null

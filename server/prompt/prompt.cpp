@@ -17,6 +17,7 @@
 #include "server/prompt/message_forms.h"
 #include "server/prompt/messages.h"
 #include "server/prompt/tool_list.h"
+#include "server/prompt/typescript_tools.h"
 
 namespace sluice {
 namespace {
@@ -436,11 +437,17 @@ Expected<ChatPrompt> chat_prompt(const ValidationContext& context, const Json& b
   } else if (forms.system_tools && !tools.is_null() && may_call(body)) {
     put_tools_into_system(forms, tools, messages);
   }
+  if (context.sorts_tools) tools = with_sorted_keys(std::move(tools));
   variables["tools"] = std::move(tools);
   SLUICE_TRY(variables["documents"], read_documents(body));
   variables["add_generation_prompt"] = add_prompt;
   add_special_token_names(context.tokenizer, variables);
   SLUICE_TRY_VOID(add_kwargs(body, variables));
+  if (forms.typescript_tools && !variables["tools"].is_null()) {
+    if (auto text = typescript_of_tools(variables["tools"])) {
+      variables["tools_ts_str"] = std::move(*text);
+    }
+  }
   fit_messages(forms_of_request(forms,
                                 messages,
                                 [&](Json fitted) {

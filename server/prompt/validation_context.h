@@ -45,6 +45,7 @@ struct ValidationContext {
                                // a chat
   Dialect dialect = Dialect::kOpenAi;
   bool describes_tools = false;  // in the instructions, since the chat template does not
+  bool sorts_tools = false;      // the chat template gets tools with ascending keys
   // Holds the objects above; null: the caller does.
   std::shared_ptr<const ServedModel> served = nullptr;
 };

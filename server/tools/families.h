@@ -41,6 +41,9 @@ std::vector<std::string_view> reasoning_family_names();
 std::string_view name_of(const CallFamily& family);
 std::string_view name_of(const ReasoningFamily& family);
 CallIdRule id_rule_of(const CallFamily& family);
+// Whether the tokenizers published with these models sort the keys of tools before a template gets
+// them.
+bool sorts_tools(const CallFamily& family);
 
 // Either may be null: none was recognised.
 struct DetectedFamilies {

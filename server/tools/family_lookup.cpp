@@ -85,6 +85,8 @@ std::string_view name_of(const ReasoningFamily& family) { return family.name; }
 
 CallIdRule id_rule_of(const CallFamily& family) { return family.id_rule; }
 
+bool sorts_tools(const CallFamily& family) { return family.sorts_tools; }
+
 DetectedFamilies detect_families(std::string_view template_source, const Tokenizer& tokenizer) {
   DetectedFamilies found;
   found.calls = detect(call_families(), template_source, tokenizer);

@@ -48,6 +48,7 @@ Expected<OutputFamilies> choose_families(const Config& config,
   SLUICE_TRY_VOID(check_family_names(config));
   OutputFamilies chosen;
   const DetectedFamilies detected = detect_families(template_source, tokenizer);
+  chosen.sorts_tools = detected.calls != nullptr && sorts_tools(*detected.calls);
   const bool detects = config.tool_call_parser == kDetect;
   chosen.describes_tools =
       !template_source.empty() && !prints_tools &&

@@ -21,6 +21,7 @@ struct OutputFamilies {
   std::shared_ptr<const OutputFormat> format;  // null: neither, all text is content
   // The template describes no tools: the instructions do, in the form of `calls`.
   bool describes_tools = false;
+  bool sorts_tools = false;                    // the template gets them with ascending keys
   bool reads_calls = true;                     // false: --tool-call-parser none, calls stay text
 };
 

@@ -220,6 +220,7 @@ struct CallFamily {
   char bare = '\0';
   CallIdRule id_rule = CallIdRule::kAny;
   bool ends_reasoning = true;  // a marker of a call inside reasoning ends it and counts
+  bool sorts_tools = false;    // templates get tools with ascending keys
 
   // Its reader tells reasoning and content as well.
   [[nodiscard]] constexpr bool has_channels() const {

@@ -397,6 +397,33 @@ TEST(VllmCommandLine, FlagThatCouldChangeAnAnswerIsRefusedByName) {
   }
 }
 
+// Mistral's own formats describe the model that config.json does; its encoding of prompts is not
+// here, DeepSeek V3.2's is, as a template.
+TEST(VllmCommandLine, FormatsOfOneModelAreTakenAndOtherPromptsAreNot) {
+  const auto [parsed, text] = run({"vllm",
+                                   "serve",
+                                   "m",
+                                   "--config_format",
+                                   "mistral",
+                                   "--load_format=mistral",
+                                   "--tokenizer_mode",
+                                   "hf",
+                                   "--mm-encoder-tp-mode",
+                                   "data"});
+  ASSERT_TRUE(parsed.invocation) << text;
+  EXPECT_EQ(parsed.invocation->config.chat_template, "");
+  EXPECT_EQ(text, "vllm: --mm-encoder-tp-mode means nothing here and is left out\n");
+  EXPECT_EQ(refusal({"vllm", "serve", "m", "--tokenizer-mode", "mistral"}),
+            "vllm: flag --tokenizer-mode must be auto, hf or deepseek_v32, got \"mistral\"\n");
+  for (const bool is_last : {false, true}) {
+    std::vector<const char*> words = {"vllm", "serve", "m", "--tokenizer-mode", "deepseek_v32"};
+    words.insert(words.begin() + (is_last ? 5 : 3), {"--chat-template", "other.jinja"});
+    const auto [both, both_text] = run(words);
+    ASSERT_TRUE(both.invocation) << both_text;
+    EXPECT_EQ(both.invocation->config.chat_template, "deepseek_v32");
+  }
+}
+
 TEST(VllmCommandLine, NeutralFlagWithAnotherValueIsRefusedWithBoth) {
   const std::string line = refusal({"vllm", "serve", "m.gguf", "--dtype", "float32"});
   EXPECT_EQ(line,

@@ -152,8 +152,42 @@ TEST_F(LatentModels, EveryFamilyHasItsRouter) {
   EXPECT_EQ(whole->latent.q_rank, 0);
 }
 
-// Reads the configuration of a GGUF file with these layers and tokens. It has one tensor.
-Expected<ModelConfig> read_file(uint32_t layers, uint64_t vocabulary, bool states_score) {
+// By V3's layers or its attention alone, under names of their own.
+TEST_F(LatentModels, FamiliesWithOtherNamesAreReadAsV3) {
+  Json joyai = deepseek_v3();
+  joyai["model_type"] = "joyai_llm_flash";
+  joyai["n_group"] = 1;
+  joyai["topk_group"] = 1;
+  joyai["first_k_dense_replace"] = 1;
+  const auto flash = read(joyai);
+  ASSERT_TRUE(flash.has_value()) << flash.error().message;
+  EXPECT_EQ(flash->moe.router.score, kernels::RouterScore::kSigmoid);
+  EXPECT_TRUE(flash->moe.choice_bias);
+  for (const std::string name : {"youtu", "youtu_llm"}) {
+    const auto youtu = read({{"model_type", name},
+                             {"hidden_size", 2048},
+                             {"intermediate_size", 6144},
+                             {"num_hidden_layers", 32},
+                             {"vocab_size", 128256},
+                             {"rope_theta", 1600000}});
+    ASSERT_TRUE(youtu.has_value()) << youtu.error().message;
+    EXPECT_FALSE(youtu->has(FfnKind::kExperts));
+    EXPECT_EQ(youtu->layers.front().num_heads, 16);
+    EXPECT_EQ(youtu->latent.q_rank, 1536);
+    EXPECT_EQ(youtu->ropes.front().style, kernels::RopeStyle::kInterleaved);
+  }
+}
+
+struct FileShape {
+  uint32_t layers = 4;
+  uint64_t vocabulary = 64;
+  uint32_t experts = 4;
+  uint32_t score = 0;   // 0: the file does not say
+  uint32_t groups = 0;  // likewise
+};
+
+// Reads the configuration of such a GGUF file. It has one tensor.
+Expected<ModelConfig> read_file(const FileShape& shape) {
   GgufImage image;
   image.set_string("general.architecture", "deepseek2");
   const auto set = [&](const std::string& key, uint32_t value) {
@@ -167,18 +201,19 @@ Expected<ModelConfig> read_file(uint32_t layers, uint64_t vocabulary, bool state
                                    std::pair("attention.key_length_mla", 24U),
                                    std::pair("attention.value_length_mla", 16U),
                                    std::pair("rope.dimension_count", 8U),
-                                   std::pair("expert_count", 4U),
+                                   std::pair("expert_count", shape.experts),
                                    std::pair("expert_used_count", 2U),
                                    std::pair("expert_feed_forward_length", 32U)}) {
     set(key, value);
   }
-  set("block_count", layers);
-  if (states_score) set("expert_gating_func", 1);
+  set("block_count", shape.layers);
+  if (shape.score != 0) set("expert_gating_func", shape.score);
+  if (shape.groups != 0) set("expert_group_count", shape.groups);
   image.set("deepseek2.attention.layer_norm_rms_epsilon", GgufType::kFloat32, raw(0.25F));
-  image.tensors.push_back({"token_embd.weight", 2, {1, vocabulary}, /*F32*/ 0, 0});
+  image.tensors.push_back({"token_embd.weight", 2, {1, shape.vocabulary}, /*F32*/ 0, 0});
   const testing::TemporaryFolder folder;
   std::string bytes = image.header();
-  bytes.resize((bytes.size() + 31) / 32 * 32 + vocabulary * sizeof(float));
+  bytes.resize((bytes.size() + 31) / 32 * 32 + shape.vocabulary * sizeof(float));
   std::ofstream(folder.at("latents.gguf"), std::ios::binary) << bytes;
   return testing::read_model_config_at(folder.at("latents.gguf"));
 }
@@ -187,8 +222,9 @@ Expected<ModelConfig> read_file(uint32_t layers, uint64_t vocabulary, bool state
 // its layers and vocabulary tell.
 TEST(LatentFiles, FirstFilesOfGlmFlashMeanSigmoids) {
   constexpr uint64_t kVocabulary = 154880;
-  const auto score = [](uint32_t layers, uint64_t vocabulary, bool states_score = false) {
-    const auto config = read_file(layers, vocabulary, states_score);
+  const auto score = [](uint32_t layers, uint64_t vocabulary, uint32_t stated = 0) {
+    const auto config =
+        read_file({.layers = layers, .vocabulary = vocabulary, .score = stated});
     EXPECT_TRUE(config.has_value()) << config.error().message;
     return config ? config->moe.router.score : kernels::RouterScore::kOneByOne;
   };
@@ -196,12 +232,42 @@ TEST(LatentFiles, FirstFilesOfGlmFlashMeanSigmoids) {
   EXPECT_EQ(score(48, kVocabulary), kernels::RouterScore::kSigmoid);
   EXPECT_EQ(score(46, kVocabulary), kernels::RouterScore::kSoftmax);
   EXPECT_EQ(score(47, 102400), kernels::RouterScore::kSoftmax);
-  EXPECT_EQ(score(47, kVocabulary, true), kernels::RouterScore::kSoftmax);
+  EXPECT_EQ(score(47, kVocabulary, 1), kernels::RouterScore::kSoftmax);
+}
+
+// The first files of DeepSeek's large models do not say that experts are in groups; layers, experts
+// and vocabulary tell. A file that says something is believed, and so are those of other models.
+TEST(LatentFiles, FirstFilesOfDeepseekMeanGroups) {
+  const auto groups = [](const FileShape& shape) {
+    const auto config = read_file(shape);
+    EXPECT_TRUE(config.has_value()) << config.error().message;
+    if (!config) return std::string("none");
+    const kernels::Router& router = config->moe.router;
+    const char* rule = router.group_rule == kernels::GroupRule::kTwoBest ? " by two" : " by one";
+    return std::to_string(router.groups_kept) + " of " + std::to_string(router.num_groups) +
+           (router.num_groups > 0 ? rule : "");
+  };
+  const FileShape v3 = {.layers = 61, .vocabulary = 129280, .experts = 256, .score = 2};
+  const FileShape v2 = {.layers = 60, .vocabulary = 102400, .experts = 160};
+  EXPECT_EQ(groups(v3), "4 of 8 by two");
+  EXPECT_EQ(groups(v2), "3 of 8 by one");
+  FileShape other = v3;
+  other.groups = 1;
+  EXPECT_EQ(groups(other), "0 of 0");
+  other = v3;
+  other.experts = 384;  // Kimi-K2
+  EXPECT_EQ(groups(other), "0 of 0");
+  other = v3;
+  other.vocabulary = 163840;
+  EXPECT_EQ(groups(other), "0 of 0");
+  other = v2;
+  other.layers = 27;  // V2-Lite
+  EXPECT_EQ(groups(other), "0 of 0");
 }
 
 // Norms of latents have the file's epsilon; in a directory that of their class.
 TEST(LatentFiles, EpsilonsOfLatentsAreTheFiles) {
-  const auto config = read_file(4, 64, false);
+  const auto config = read_file({});
   ASSERT_TRUE(config.has_value()) << config.error().message;
   EXPECT_EQ(config->latent.norm_eps, 0.25F);
 }

@@ -422,16 +422,69 @@ TEST(ChatTemplate, RefusesCharactersByTheirNames) {
 }
 
 TEST(ChatTemplate, AGivenTextWithTagsThatNamesNoFileIsTheTemplateItself) {
-  for (const char* source : {"{{ messages }}", "a{% if x %}{% endif %}", "{# none #}"}) {
-    EXPECT_TRUE(is_template_source(source)) << source;
+  for (const std::string source :
+       {"{{ messages }}", "a{% if x %}{% endif %}", "{# none #}", "long {{ x }}"}) {
+    EXPECT_EQ(read_template_source(source).value_or(""), source);
   }
-  EXPECT_TRUE(is_template_source(std::string(10'000, 'x') + "{{ x }}"));
-  EXPECT_FALSE(is_template_source("missing.jinja"));
-  EXPECT_FALSE(is_template_source("{ x }"));
+  const std::string long_source = std::string(10'000, 'x') + "{{ x }}";
+  EXPECT_EQ(read_template_source(long_source).value_or(""), long_source);
+  EXPECT_FALSE(read_template_source("missing.jinja"));
+  EXPECT_FALSE(read_template_source("{ x }"));
   const testing::TemporaryFolder folder;
   const std::string path = folder.at("{{named}}.jinja");
   std::ofstream(path) << "x";
-  EXPECT_FALSE(is_template_source(path));
+  EXPECT_EQ(read_template_source(path).value_or(""), "x");
+}
+
+// Conversations as DeepSeek's own code writes them, each with and without thinking.
+TEST(BuiltInTemplate, WritesWhatDeepseeksCodeWrites) {
+  const std::string source(built_in_template("deepseek_v32"));
+  EXPECT_EQ(source, built_in_template("deepseek32"));
+  EXPECT_EQ(read_template_source("deepseek_v32").value_or(""), source);
+  EXPECT_TRUE(built_in_template("deepseek_v3").empty());
+  const auto chat = ChatTemplate::compile(source);
+  ASSERT_TRUE(chat) << chat.error().message;
+  EXPECT_TRUE(chat->forms().prints_tools);
+  EXPECT_TRUE(chat->forms().prints_calls);
+  EXPECT_TRUE(chat->forms().takes_developer);
+  EXPECT_FALSE(chat->forms().text_arguments);
+  const Json document = Json::parse(read_file(golden_path("deepseek_v32.json")));
+  for (const Json& row : document["rows"]) {
+    Json variables = row["variables"];
+    fit_messages(chat->forms(), variables["messages"]);
+    const auto text = chat->render_text(variables);
+    EXPECT_TRUE(text) << text.error().message;
+    EXPECT_EQ(text.value_or(""), row["text"].get<std::string>());
+  }
+  EXPECT_EQ(document["rows"].size(), 36U);
+}
+
+TEST(BuiltInTemplate, RefusesWhatHasNoPlaceInIt) {
+  const std::string source(built_in_template("deepseek_v32"));
+  const auto error = [&](const char* messages) {
+    const auto text = render(source, {{"messages", Json::parse(messages)}});
+    return text ? "" : text.error().message;
+  };
+  const auto says = [&](const char* messages, const char* what) {
+    return error(messages).find(what) != std::string::npos;
+  };
+  const char* answer = R"([{"role":"user","content":"u"},{"role":"tool","content":"t"}])";
+  EXPECT_TRUE(says(answer, "must follow a call"));
+  EXPECT_TRUE(says(R"([{"role":"developer","content":""}])", "must have content"));
+  EXPECT_TRUE(says(R"([{"role":"critic","content":"c"}])", "no role critic"));
+}
+
+// A history may end without a prompt for the next answer, and what users write is no token.
+TEST(BuiltInTemplate, OpensAnAnswerOnlyWhereOneIsAsked) {
+  const std::string source(built_in_template("deepseek_v32"));
+  const Json messages = Json::array({{{"role", "user"}, {"content", "u"}}});
+  EXPECT_EQ(marked(source, {{"messages", messages}, {"enable_thinking", true}}),
+            "<｜begin▁of▁sentence｜><｜User｜>⟦u⟧");
+  EXPECT_EQ(marked(source,
+                   {{"messages", messages},
+                    {"enable_thinking", true},
+                    {"add_generation_prompt", true}}),
+            "<｜begin▁of▁sentence｜><｜User｜>⟦u⟧<｜Assistant｜><think>");
 }
 
 TEST(ChatTemplate, OneTemplateRendersOnManyThreads) {

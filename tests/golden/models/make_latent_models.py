@@ -79,6 +79,8 @@ MODELS = {
     # The published spelling, and an epsilon that the norms of latents do not have.
     "kimi-linear-published": ("KimiLinear", None, dict(
         KIMI, linear_num_heads=4, n_group=1, topk_group=1, rms_norm_eps=1e-2), "BF16", 80),
+    # V3's attention, dense layers alone.
+    "youtu": ("Youtu", None, dict(LATENT, tie_word_embeddings=True), "BF16", 264),
 }
 del MODELS["glm4-moe-lite"][2]["first_k_dense_replace"]
 

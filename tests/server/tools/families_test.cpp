@@ -6,6 +6,7 @@
 
 #include <algorithm>
 
+#include "server/prompt/chat_template.h"
 #include "server/tools/output_format.h"
 #include "tests/server/tools/transcript.h"
 
@@ -157,7 +158,13 @@ TEST(Families, TemplatesShowThem) {
   EXPECT_EQ(detect("<think></think><tool_call>\\n<function=f>\\n<parameter=p>\\nvalue_1\\n</parameter>"
                    "' + v + '\\n</parameter>\\n'"),
             "qwen3_coder qwen3");
-  EXPECT_EQ(detect("<tool_call>n<arg_key>k</arg_key><arg_value> arguments"), "glm45 none");
+  // GLM-4.6's template, then 4.7's and 5's: a key and its value on two lines, or side by side.
+  EXPECT_EQ(detect("'\\n<tool_call>' + tc.name }}\n{% for k, v in _args | items %}\n"
+                   "<arg_key>{{ k }}</arg_key>\n<arg_value>{{ v }}</arg_value>\n{% endfor %}"),
+            "glm45 none");
+  EXPECT_EQ(detect("'<tool_call>' + tc.name -}}\n{% for k, v in _args.items() %}<arg_key>{{ k }}"
+                   "</arg_key><arg_value>{{ v }}</arg_value>{% endfor %}"),
+            "glm47 none");
   EXPECT_EQ(detect("<|channel|>analysis<|message|>"), "openai openai_gptoss");
   EXPECT_EQ(detect("<function name=\"f\"><param name=\"k\">"), "minicpm5 none");
   EXPECT_EQ(detect("]<]minimax[>[<tool_call><invoke name=\"f\"> arguments <mm:think>"),
@@ -171,6 +178,15 @@ TEST(Families, TemplatesShowThem) {
   EXPECT_EQ(detect("<function_call> {\"name\": n, \"arguments\": a}"), "granite-20b-fc none");
   // A template of another model's vocabulary: its tokens are not there.
   EXPECT_EQ(detect("<|tool_calls_section_begin|>"), "none none");
+}
+
+TEST(Families, TheBuiltInTemplateOfDeepseekShowsThem) {
+  constexpr std::string_view kSpecials[] = {"｜DSML｜", "<｜User｜>", "<think>", "</think>"};
+  const std::unique_ptr<Tokenizer> tokenizer = make_byte_tokenizer(kSpecials);
+  const DetectedFamilies found = detect_families(built_in_template("deepseek_v32"), *tokenizer);
+  ASSERT_TRUE(found.calls != nullptr && found.reasoning != nullptr);
+  EXPECT_EQ(name_of(*found.calls), "deepseek_v32");
+  EXPECT_EQ(name_of(*found.reasoning), "qwen3");  // <think> and </think>
 }
 
 TEST(Families, Phi4MiniCallsAsItsTemplateShows) {
