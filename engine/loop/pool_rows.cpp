@@ -137,6 +137,11 @@ PooledRows rows_to_pool(const PoolingInfo& info, const PoolingParams& params) {
   return PooledRows::kAll;
 }
 
+void cut_padding(TokenId padding, std::vector<TokenId>& prompt) {
+  if (padding == kInvalidToken) return;
+  while (prompt.size() > 1 && prompt.back() == padding) prompt.pop_back();
+}
+
 void pool_row(const PoolingInfo& info,
               const PoolingParams& params,
               int32_t position,

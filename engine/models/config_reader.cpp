@@ -302,10 +302,12 @@ Expected<bool> reads_behind(const Metadata& metadata, const FileSpec& files) {
   return sees_behind || !is_causal;
 }
 
-// Whether config.json names a class of layers alone, without an output layer, as "MistralModel".
-bool is_body_alone(const Metadata& metadata) {
+// Whether config.json names a class without an output layer, as "MistralModel", which is layers
+// alone, or "MistralForSequenceClassification".
+bool lacks_output_layer(const Metadata& metadata) {
   const Expected<std::string> names = metadata.get_string("class_names");
-  return names && names->ends_with("Model\"]");
+  return names &&
+         (names->ends_with("Model\"]") || names->ends_with("ForSequenceClassification\"]"));
 }
 
 // Determines which tensors exist: from the checkpoint, or from its configuration if there is
@@ -322,7 +324,7 @@ Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, bool is_head, Mod
   config.tied_embeddings = !checkpoint.has("output.weight");
   SLUICE_TRY(const bool may_tie, metadata.get_bool_or("tied_embeddings", true));
   if (config.tied_embeddings && !may_tie && !is_head && !config.is_encoder) {
-    config.lacks_output = is_body_alone(metadata);
+    config.lacks_output = lacks_output_layer(metadata);
     if (!config.lacks_output) {
       return metadata.wrong("tied_embeddings", "false and no tensor lm_head.weight", "either");
     }

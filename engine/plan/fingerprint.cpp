@@ -62,6 +62,7 @@ std::string pooled_fingerprint(const std::string& fingerprint, const Pooling& po
   key += to_string(info.function);
   key += "|" + std::to_string(info.width) + "|" + std::to_string(info.max_tokens);
   for (const TokenId token : info.label_tokens) key += "|" + std::to_string(token);
+  key += "|" + std::to_string(pooling.padding);
   for (const PooledLayer& layer : pooling.layers) {
     auto hash = static_cast<uint64_t>(layer.function) + (layer.adds_input ? 256 : 0);
     for (const std::vector<float>* values :

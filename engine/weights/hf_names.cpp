@@ -15,6 +15,7 @@ constexpr TensorName kModelNames[] = {
     {"model.norm.bias", "output_norm.bias"},
     {"lm_head.weight", "output.weight"},
     {"lm_head.bias", "output.bias"},
+    {"score.weight", "cls.output.weight"},  // of a class ...ForSequenceClassification
     {"model.fc.weight", "fc.weight"},  // belongs to a draft head on hidden states
     // These belong to a module that guesses a further token (next_token_name()).
     {"model.enorm.weight", "enorm.weight"},
@@ -319,7 +320,9 @@ std::string gguf_name(std::string_view stored, const FileSpec* spec) {
   const size_t place = layers.find('.') + 1;
   if (!is_placed && name.starts_with(layers.substr(place))) {
     name.insert(0, layers.substr(0, place));
-  } else if (!is_placed && !name.starts_with("lm_head.")) name = "model." + name;
+  } else if (!is_placed && !name.starts_with("lm_head.") && !name.starts_with("score.")) {
+    name = "model." + name;
+  }
   constexpr std::string_view kOnlyLayer = "model.midlayer.";  // a draft head's layer
   if (name.starts_with(kOnlyLayer)) name.replace(0, kOnlyLayer.size(), "model.layers.0.");
   if (const std::string_view own = find_stored(own_names, name).ours; !own.empty()) {
