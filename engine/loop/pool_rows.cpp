@@ -75,6 +75,7 @@ float value_of(PooledFunction function, float x) {
   switch (function) {
     case PooledFunction::kTanh: return tanh_of(x);
     case PooledFunction::kGelu: return gelu_of(x);
+    case PooledFunction::kRelu: return x < 0 ? 0 : x;
     case PooledFunction::kIdentity: break;
   }
   return x;

@@ -190,7 +190,8 @@ Expected<void> EncoderModel::load_positions(WeightStore& weights) {
 Expected<void> EncoderModel::load_labels(int32_t bits, WeightStore& weights) {
   if (config_.num_labels == 0) {
     // Layers trained beside the vectors, or applied after the pooling.
-    for (const char* name : {"cls", "cls.norm", "cls.output", "cls.tokens", "dense_2", "dense_3"}) {
+    for (const char* name :
+         {"cls", "cls.norm", "cls.relu", "cls.output", "cls.tokens", "dense_2", "dense_3"}) {
       for (const char* end : {".weight", ".bias"}) weights.leave_out(std::string(name) + end);
     }
     return {};
@@ -510,11 +511,12 @@ Expected<void> read_encoder_tables(const Checkpoint& checkpoint,
         checkpoint.place_of(types) + ": found nothing, expected the embeddings of segments");
   }
   config.num_segments = std::max(config.num_segments, 1);
-  // A layer of another kind of labels, as of tokens, is beside the vectors; one with a norm before
-  // it follows the pooling (PooledLayer).
+  // A layer of another kind of labels, as of tokens, is beside the vectors; one with a norm or
+  // DistilBERT's layer before it follows the pooling (PooledLayer).
   const Expected<std::string> classes = checkpoint.metadata().get_string("class_names");
   const bool scores = !classes || classes->find("ForSequenceClassification") != std::string::npos;
-  if (!scores || checkpoint.has("cls.norm.weight")) return {};
+  const bool is_behind = checkpoint.has("cls.norm.weight") || checkpoint.has("cls.relu.weight");
+  if (!scores || is_behind) return {};
   SLUICE_TRY(config.num_labels,
              rows_of_table(checkpoint, "cls.output.weight", kMostLabels, config));
   return {};

@@ -25,6 +25,7 @@ extern const ModelSpec kDbrxSpec;
 extern const ModelSpec kDeepseekV2Spec;
 extern const ModelSpec kDeepseekV32Spec;
 extern const ModelSpec kDeepseekV3Spec;
+extern const ModelSpec kDistilBertSpec;
 extern const ModelSpec kDots1Spec;
 extern const ModelSpec kErnie45Spec;
 extern const ModelSpec kErnie45MoeSpec;
@@ -125,17 +126,20 @@ namespace {
 constexpr std::array kSpecs = {
     &kAfmoeSpec, &kApertusSpec, &kArceeSpec, &kBaichuanSpec, &kBailingSpec, &kBambaSpec, &kBertSpec,
     &kBigCodeSpec, &kBloomSpec, &kCamembertSpec, &kCohere2Spec, &kCohereSpec, &kDbrxSpec,
-    &kDeepseekV2Spec, &kDeepseekV32Spec, &kDeepseekV3Spec, &kDots1Spec, &kErnie45MoeSpec,
-    &kErnie45Spec, &kExaone4Spec, &kExaoneSpec, &kFalconH1Spec, &kFalconSpec, &kGemma2Spec,
-    &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec, &kGemmaEmbeddingSpec, &kGemmaSpec,
+    &kDeepseekV2Spec, &kDeepseekV32Spec, &kDeepseekV3Spec, &kDistilBertSpec, &kDots1Spec,
+    &kErnie45MoeSpec, &kErnie45Spec, &kExaone4Spec, &kExaoneSpec, &kFalconH1Spec, &kFalconSpec,
+    &kGemma2Spec, &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec, &kGemmaEmbeddingSpec,
+    &kGemmaSpec,
     &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGlm4vMoeSpec, &kGlm4vSpec, &kGlmMoeDsaSpec,
     &kGlmSpec, &kGpt2Spec, &kGptJSpec, &kGptOssSpec, &kGranite4Spec, &kGraniteHybridSpec,
     &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec, &kGteSpec, &kHeliumSpec,
     &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kInternLm2FileSpec, &kInternLm2Spec,
     &kInternLm3Spec, &kJais2Spec, &kJinaBertSpec, &kKimiK2Spec, &kKimiLinearSpec, &kLfm2MoeSpec,
-    &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec, &kMiniCpm3Spec, &kMiniCpmSpec,
-    &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec, &kMistral4Spec, &kMistralSpec,
-    &kMixtralSpec, &kModernBertSpec, &kNemotronHMoeSpec, &kNemotronHSpec, &kNemotronNasSpec,
+    &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec,
+    &kMiniCpm3Spec, &kMiniCpmSpec, &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec,
+    &kMistral4Spec, &kMistralSpec,
+    &kMixtralSpec, &kModernBertSpec, &kNemotronHMoeSpec, &kNemotronHSpec,
+    &kNemotronNasSpec,
     &kNemotronSpec, &kNeoxSpec, &kNewSpec, &kNomicBertMoeSpec, &kNomicBertSpec, &kOlmo2Spec,
     &kOlmo3Spec,
     &kOlmoHybridSpec, &kOlmoeSpec, &kOptSpec, &kPhi3Spec, &kPhi4MmSpec, &kPhiMoeSpec, &kPhiSpec,

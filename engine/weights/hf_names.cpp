@@ -222,11 +222,12 @@ namespace {
 // Spells a name of an encoder's file as decoders' files do: "bert.encoder.layer.0.x.gamma" is
 // "layers.0.x.weight".
 std::string as_of_decoder(std::string_view stored) {
-  for (const std::string_view prefix : {"bert.", "roberta.", "new.", "gte."}) {
+  for (const std::string_view prefix :
+       {"bert.", "roberta.", "distilbert.", "new.", "gte."}) {
     if (stored.starts_with(prefix)) stored.remove_prefix(prefix.size());
   }
   std::string name(stored);
-  for (const std::string_view layers : {"encoder.layer.", "encoder.layers."}) {
+  for (const std::string_view layers : {"encoder.layer.", "encoder.layers.", "transformer.layer."}) {
     if (name.starts_with(layers)) name.replace(0, layers.size(), "layers.");
   }
   for (const auto& [old_end, end] : {std::pair<std::string_view, std::string_view>
@@ -245,6 +246,9 @@ bool is_beside_encoder(std::string_view stored) {
                                        "cls.predictions.",
                                        "cls.seq_relationship.",
                                        "lm_head.",
+                                       "vocab_transform.",
+                                       "vocab_layer_norm.",
+                                       "vocab_projector.",
                                        "decoder."}) {
     if (name.starts_with(start)) return true;
   }

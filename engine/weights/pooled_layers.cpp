@@ -171,6 +171,11 @@ Expected<std::vector<PooledLayer>> read_scoring_head(const Checkpoint& checkpoin
     SLUICE_TRY(dense.norm_bias, read_optional_vector(checkpoint, "cls.norm.bias", dense.out));
     SLUICE_TRY(dense.norm_epsilon, checkpoint.metadata().get_float("attention.layer_norm_epsilon"));
     layers.push_back(std::move(dense));
+  } else if (checkpoint.has("cls.relu.weight")) {
+    SLUICE_TRY(PooledLayer dense, read_matrix(checkpoint, "cls.relu.weight"));
+    SLUICE_TRY(dense.bias, read_optional_vector(checkpoint, "cls.relu.bias", dense.out));
+    dense.function = PooledFunction::kRelu;
+    layers.push_back(std::move(dense));
   }
   SLUICE_TRY(PooledLayer labels, read_matrix(checkpoint, "cls.output.weight"));
   SLUICE_TRY(labels.bias, read_optional_vector(checkpoint, "cls.output.bias", labels.out));

@@ -65,6 +65,8 @@ INSTANTIATE_TEST_SUITE_P(Models,
                                            "jina-bert-mean",
                                            "modernbert-bpe",
                                            "bert-colbert",
+                                           "distilbert-mean",
+                                           "distilbert-classify",
                                            "gemma2-classify",
                                            "llama-classify",
                                            "mistral-scores",
@@ -342,7 +344,9 @@ INSTANTIATE_TEST_SUITE_P(Models,
                                            "modernbert-mean",
                                            "nomic-moe-mean",
                                            "jina-bert-mean",
-                                           "qwen3-scores"));
+                                           "qwen3-scores",
+                                           "distilbert-mean",
+                                           "distilbert-classify"));
 
 // What 1_Pooling may say beside cls, mean and lasttoken, in the old spelling for the encoder and in
 // the new one for the decoder, whose rows come in chunks.

@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes goldens as make_embeddings.py does, of more families: decoders with a layer for scores.
+"""Writes goldens as make_embeddings.py does, of more families: DistilBERT, decoders with a layer for scores.
 
     pip install torch transformers sentence-transformers && python make_families.py [name ...]
 
@@ -11,6 +11,13 @@ import sys
 import transformers
 
 import make_embeddings as base
+
+
+def word_piece_of_one_kind():
+    """Without token types, which DistilBERT does not have."""
+    tokenizer = base.word_piece()
+    tokenizer.model_input_names = ["input_ids", "attention_mask"]
+    return tokenizer
 
 
 def llama(tokenizer, **more):
@@ -29,6 +36,11 @@ def gemma2(tokenizer, **more):
                                      **more)
 
 
+def distilbert(tokenizer, **more):
+    return transformers.DistilBertConfig(vocab_size=len(tokenizer), max_position_embeddings=64, dim=32, hidden_dim=48,
+                                         n_layers=2, n_heads=4, pad_token_id=0, **more)
+
+
 MODELS = {
     # Their tokenizer ends texts with the token of padding, behind which nothing is pooled.
     "qwen3-scores": (base.byte_pairs, base.qwen3, transformers.Qwen3ForSequenceClassification, None, False, 512,
@@ -39,6 +51,9 @@ MODELS = {
                        dict(num_labels=3, id2label={0: "bad", 1: "fair", 2: "good"})),
     "gemma2-classify": (base.unigram, gemma2, transformers.Gemma2ForSequenceClassification, None, False, 64,
                         dict(num_labels=2, pad_token_id=1)),
+    "distilbert-mean": (word_piece_of_one_kind, distilbert, transformers.DistilBertForMaskedLM, "mean", True, 64, {}),
+    "distilbert-classify": (word_piece_of_one_kind, distilbert, transformers.DistilBertForSequenceClassification, None,
+                            False, 64, dict(num_labels=2, id2label={0: "NEGATIVE", 1: "POSITIVE"})),
 }
 
 
