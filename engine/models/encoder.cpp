@@ -522,6 +522,24 @@ Expected<void> read_encoder_tables(const Checkpoint& checkpoint,
   return {};
 }
 
+// A GGUF file's table lacks the rows before, so that a padding token in a text is one like others
+// there.
+Expected<void> begin_behind_padding(const Checkpoint& checkpoint, ModelConfig& config) {
+  constexpr int32_t kFirst = 2;
+  if (config.context_len <= kFirst) {
+    return checkpoint.metadata().wrong(
+        "context_length", std::to_string(config.context_len), "more than 2");
+  }
+  config.first_position = kFirst;
+  const Expected<uint64_t> padding = checkpoint.metadata().get_uint_or("padding_token_id", 1);
+  if (padding && *padding != kFirst - 1) {
+    return checkpoint.metadata().wrong("padding_token_id", std::to_string(*padding), "1");
+  }
+  config.padding_token = kFirst - 1;
+  config.context_len -= kFirst;
+  return {};
+}
+
 Expected<void> configure_post_norm_encoder(const Checkpoint& checkpoint,
                                            bool has_segments,
                                            ModelConfig& config) {

@@ -81,6 +81,7 @@ extern const ModelSpec kMistralSpec;
 extern const ModelSpec kMistral4Spec;
 extern const ModelSpec kMixtralSpec;
 extern const ModelSpec kModernBertSpec;
+extern const ModelSpec kMpnetSpec;
 extern const ModelSpec kNemotronHMoeSpec;
 extern const ModelSpec kNemotronHSpec;
 extern const ModelSpec kNemotronNasSpec;
@@ -138,7 +139,7 @@ constexpr std::array kSpecs = {
     &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec,
     &kMiniCpm3Spec, &kMiniCpmSpec, &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec,
     &kMistral4Spec, &kMistralSpec,
-    &kMixtralSpec, &kModernBertSpec, &kNemotronHMoeSpec, &kNemotronHSpec,
+    &kMixtralSpec, &kModernBertSpec, &kMpnetSpec, &kNemotronHMoeSpec, &kNemotronHSpec,
     &kNemotronNasSpec,
     &kNemotronSpec, &kNeoxSpec, &kNewSpec, &kNomicBertMoeSpec, &kNomicBertSpec, &kOlmo2Spec,
     &kOlmo3Spec,

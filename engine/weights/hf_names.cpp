@@ -223,7 +223,7 @@ namespace {
 // "layers.0.x.weight".
 std::string as_of_decoder(std::string_view stored) {
   for (const std::string_view prefix :
-       {"bert.", "roberta.", "distilbert.", "new.", "gte."}) {
+       {"bert.", "roberta.", "distilbert.", "mpnet.", "new.", "gte."}) {
     if (stored.starts_with(prefix)) stored.remove_prefix(prefix.size());
   }
   std::string name(stored);

@@ -67,6 +67,8 @@ INSTANTIATE_TEST_SUITE_P(Models,
                                            "bert-colbert",
                                            "distilbert-mean",
                                            "distilbert-classify",
+                                           "mpnet-mean",
+                                           "mpnet-scores",
                                            "gemma2-classify",
                                            "llama-classify",
                                            "mistral-scores",
@@ -346,7 +348,8 @@ INSTANTIATE_TEST_SUITE_P(Models,
                                            "jina-bert-mean",
                                            "qwen3-scores",
                                            "distilbert-mean",
-                                           "distilbert-classify"));
+                                           "distilbert-classify",
+                                           "mpnet-mean"));
 
 // What 1_Pooling may say beside cls, mean and lasttoken, in the old spelling for the encoder and in
 // the new one for the decoder, whose rows come in chunks.

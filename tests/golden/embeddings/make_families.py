@@ -1,6 +1,6 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes goldens as make_embeddings.py does, of more families: DistilBERT, decoders with a layer for scores.
+"""Writes goldens as make_embeddings.py does, of more families: DistilBERT, MPNet, decoders with a layer for scores.
 
     pip install torch transformers sentence-transformers && python make_families.py [name ...]
 
@@ -18,6 +18,14 @@ def word_piece_of_one_kind():
     tokenizer = base.word_piece()
     tokenizer.model_input_names = ["input_ids", "attention_mask"]
     return tokenizer
+
+
+def word_piece_in_marks():
+    """MPNet's: BERT's pieces between RoBERTa's marks."""
+    pieces = list(base.word_piece().get_vocab())
+    vocab = ["<s>", "<pad>", "</s>", "[UNK]", *sorted(set(pieces) - {"[PAD]", "[UNK]", "[CLS]", "[SEP]", "[MASK]"})]
+    return transformers.MPNetTokenizer(vocab={piece: i for i, piece in enumerate([*vocab, "<mask>"])},
+                                       model_max_length=300)
 
 
 def llama(tokenizer, **more):
@@ -41,6 +49,11 @@ def distilbert(tokenizer, **more):
                                          n_layers=2, n_heads=4, pad_token_id=0, **more)
 
 
+def mpnet(tokenizer, **more):
+    return transformers.MPNetConfig(vocab_size=len(tokenizer), max_position_embeddings=302, pad_token_id=1,
+                                    layer_norm_eps=1e-5, **base.SIZES, **more)
+
+
 MODELS = {
     # Their tokenizer ends texts with the token of padding, behind which nothing is pooled.
     "qwen3-scores": (base.byte_pairs, base.qwen3, transformers.Qwen3ForSequenceClassification, None, False, 512,
@@ -54,7 +67,12 @@ MODELS = {
     "distilbert-mean": (word_piece_of_one_kind, distilbert, transformers.DistilBertForMaskedLM, "mean", True, 64, {}),
     "distilbert-classify": (word_piece_of_one_kind, distilbert, transformers.DistilBertForSequenceClassification, None,
                             False, 64, dict(num_labels=2, id2label={0: "NEGATIVE", 1: "POSITIVE"})),
+    "mpnet-mean": (word_piece_in_marks, mpnet, transformers.MPNetModel, "mean", True, 300, {}),
+    "mpnet-scores": (word_piece_in_marks, mpnet, transformers.MPNetForSequenceClassification, None, False, 300,
+                     dict(num_labels=1)),
 }
+# Keys up to some 200 places away, where places far apart have one bias.
+base.LONG_TEXTS["mpnet-mean"] = [" ".join(base.WORDS * 7)]
 
 
 if __name__ == "__main__":
