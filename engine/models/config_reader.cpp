@@ -295,9 +295,11 @@ Expected<void> read_gate_function(const Metadata& metadata,
 
 // Whether tokens see those behind them.
 Expected<bool> reads_behind(const Metadata& metadata, const FileSpec& files) {
+  SLUICE_TRY(const bool is_causal,
+             metadata.get_bool_or("attention.causal", !files.is_encoder));
+  if (files.is_encoder && is_causal) return metadata.wrong("attention.causal", "true", "false");
   if (files.is_encoder) return true;
   if (!files.may_be_encoder) return false;
-  SLUICE_TRY(const bool is_causal, metadata.get_bool_or("attention.causal", true));
   SLUICE_TRY(const bool sees_behind, metadata.get_bool_or("attention.sees_behind", false));
   return sees_behind || !is_causal;
 }

@@ -50,7 +50,8 @@ std::string fingerprint_of(const Checkpoint& checkpoint,
   const std::string key =
       std::string(version()) + "|" + build_id() + "|" + plan.processor + "|" +
       std::to_string(config.activation_bits) + "|" + std::string(to_string(plan.kv_dtype)) + "|" +
-      std::to_string(with_headers(checkpoint, content)) + rope_variant(model, plan);
+      std::to_string(with_headers(checkpoint, content)) + rope_variant(model, plan) +
+      (model.is_encoder ? "|both ways" : "");
   return name_of(key);
 }
 

@@ -11,6 +11,7 @@
 #include "engine/core/log.h"
 #include "engine/tokenizer/files/json_parts.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/weights/causal_flags.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/json_file.h"
@@ -346,18 +347,15 @@ Expected<void> check_decoder(const Checkpoint& checkpoint,
 
 // Puts --hf-overrides over what config.json says.
 Expected<void> apply_overrides(const std::string& text, Json& json) {
-  constexpr std::array<std::string_view, 6> kKnown = {"architectures",
+  constexpr std::array<std::string_view, 7> kKnown = {"architectures",
+                                                      "is_causal",
                                                       "default_prompt_name",
                                                       "is_matryoshka",
                                                       "matryoshka_dimensions",
                                                       "classifier_from_token",
                                                       "is_original_qwen3_reranker"};
   if (text.empty()) return {};
-  const Json overrides = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!overrides.is_object()) {
-    return make_error(
-        ErrorCode::kInvalidArgument, "--hf-overrides must be a JSON object", "hf-overrides");
-  }
+  SLUICE_TRY(const Json overrides, parse_overrides(text));
   if (!json.is_object()) json = Json::object();
   for (const auto& [name, value] : overrides.items()) {
     if (std::ranges::find(kKnown, name) == kKnown.end()) {
@@ -525,6 +523,7 @@ Expected<std::optional<Pooling>> read_pooling(const Config& config,
                           "; --runner pooling makes vectors",
                       "runner");
   }
+  SLUICE_TRY_VOID(check_remote_class(checkpoint, source.json));
   SLUICE_TRY_VOID(find_scoring_head(checkpoint, source, model));
   apply_pooling_flag(config, source);
   const bool is_asked = config.convert == "embed" || config.convert == "classify";

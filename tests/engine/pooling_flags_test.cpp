@@ -1,9 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// What keys of config.json change in vectors and scores of decoders.
+// What keys of config.json and --hf-overrides change in vectors and scores of decoders.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <memory>
 #include <string>
+#include <tuple>
 #include <vector>
 
 #include "engine/core/config.h"
@@ -65,6 +67,38 @@ TEST(ScoringDecoders, LabelsAreTheFilesAndAnotherClassIsRefused) {
   ASSERT_FALSE(refused);
   EXPECT_NE(refused.error().message.find("score.weight"), std::string::npos)
       << refused.error().message;
+}
+
+// Code beside the weights may let tokens see both ways, as that of gte-Qwen2 does.
+TEST(CausalFlags, RemoteClassesOfDecodersNeedOne) {
+  const testing::TemporaryFolder copy;
+  const Json code = {{"AutoModel", "modeling_qwen.Qwen2Model"}};
+  Config config = edited(copy, "qwen2-both-ways", {{"is_causal", nullptr}, {"auto_map", code}});
+  const auto refused = create_engine(config);
+  ASSERT_FALSE(refused);
+  for (const char* part :
+       {"auto_map.AutoModel", "modeling_qwen.Qwen2Model", "\"is_causal\": false"}) {
+    EXPECT_NE(refused.error().message.find(part), std::string::npos) << refused.error().message;
+  }
+  const Json expected = golden("qwen2-both-ways");
+  config.hf_overrides = R"({"is_causal": false})";
+  expect_close(run(config, requests_of(expected)), expected["vectors"]);
+  config.hf_overrides = R"({"is_causal": true})";
+  const std::vector<float> causal = run(config, requests_of(expected)).front();
+  EXPECT_GT(std::abs(causal[0] - expected["vectors"][0][0].get<float>()), 1e-3);
+}
+
+TEST(CausalFlags, OtherValuesAndFamiliesAreRefused) {
+  for (const auto& [name, flag, part] :
+       {std::tuple("qwen2-both-ways", R"({"is_causal": 1})", "is_causal must be true or false"),
+        std::tuple("bert-mean", R"({"is_causal": true})", "found true, expected false"),
+        std::tuple("bert-mean", "[]", "must be a JSON object")}) {
+    Config config = config_of(name);
+    config.hf_overrides = flag;
+    const auto refused = create_engine(config);
+    ASSERT_FALSE(refused) << name << flag;
+    EXPECT_NE(refused.error().message.find(part), std::string::npos) << refused.error().message;
+  }
 }
 
 }  // namespace
