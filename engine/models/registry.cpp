@@ -69,6 +69,7 @@ extern const ModelSpec kLfm2Spec;
 extern const ModelSpec kKimiLinearSpec;
 extern const ModelSpec kLfm2MoeSpec;
 extern const ModelSpec kLlama4Spec;
+extern const ModelSpec kLlamaBidirecSpec;
 extern const ModelSpec kLlamaSpec;
 extern const ModelSpec kMimoSpec;
 extern const ModelSpec kMimoV2Spec;
@@ -136,7 +137,7 @@ constexpr std::array kSpecs = {
     &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec, &kGteSpec, &kHeliumSpec,
     &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kInternLm2FileSpec, &kInternLm2Spec,
     &kInternLm3Spec, &kJais2Spec, &kJinaBertSpec, &kKimiK2Spec, &kKimiLinearSpec, &kLfm2MoeSpec,
-    &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec,
+    &kLfm2Spec, &kLlama4Spec, &kLlamaBidirecSpec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec,
     &kMiniCpm3Spec, &kMiniCpmSpec, &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec,
     &kMistral4Spec, &kMistralSpec,
     &kMixtralSpec, &kModernBertSpec, &kMpnetSpec, &kNemotronHMoeSpec, &kNemotronHSpec,

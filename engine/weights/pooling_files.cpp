@@ -368,6 +368,20 @@ Expected<void> apply_overrides(const std::string& text, Json& json) {
   return {};
 }
 
+// Reads how states become one where config.json says it alone, as NVIDIA's do (llama_bidirec).
+Expected<void> read_pooling_key(const std::string& folder, Source& source) {
+  const std::string file = folder + "/config.json";
+  const std::string name = text_of(source.json, "pooling");
+  if (name.empty() || source.type) return {};
+  if (name == "avg") source.type = PoolingType::kMean;
+  if (name == "cls") source.type = PoolingType::kCls;
+  if (name == "last") source.type = PoolingType::kLast;
+  if (!source.type) return wrong_in_file(file, "pooling", in_quotes(name), "avg, cls or last");
+  const Json* const temperature = member(source.json, "temperature");
+  if (!source.is_rank || temperature == nullptr || *temperature == 1) return {};
+  return wrong_in_file(file, "temperature", temperature->dump(), "1");
+}
+
 Expected<Source> read_source(const Config& config, const Checkpoint& checkpoint) {
   Source source;
   if (checkpoint.kind() == CheckpointKind::kHuggingFace) {
@@ -385,6 +399,7 @@ Expected<Source> read_source(const Config& config, const Checkpoint& checkpoint)
       source.modules.normalizes = true;
     }
     source.is_rank = is_classifier_class(source.json) || source.modules.yes_and_no.has_value();
+    SLUICE_TRY_VOID(read_pooling_key(checkpoint.path(), source));
     return source;
   }
   if (const auto labels = checkpoint.metadata().get_string("classifier.output_labels"); labels) {

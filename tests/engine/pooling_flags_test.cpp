@@ -101,5 +101,21 @@ TEST(CausalFlags, OtherValuesAndFamiliesAreRefused) {
   }
 }
 
+// Models of vectors and of scores by NVIDIA, which pool as config.json says.
+TEST(LlamaBidirec, VectorsAreTheMeansThatConfigAsksFor) {
+  const Json expected = golden("llama-bidirec");
+  const testing::TemporaryFolder copy;
+  const Config config =
+      edited(copy, "llama-bidirec", {{"architectures", {"LlamaBidirectionalModel"}}});
+  expect_close(run(config, requests_of(expected)), expected["means"]);
+  for (const auto& edits : {Json{{"pooling", "weighted_avg"}}, Json{{"temperature", 0.5}}}) {
+    const testing::TemporaryFolder other;
+    const auto refused = create_engine(edited(other, "llama-bidirec", edits));
+    ASSERT_FALSE(refused) << edits;
+    EXPECT_NE(refused.error().message.find(edits.begin().key()), std::string::npos)
+        << refused.error().message;
+  }
+}
+
 }  // namespace
 }  // namespace sluice

@@ -1,13 +1,18 @@
 #!/usr/bin/env python3
 # SPDX-License-Identifier: Apache-2.0
-"""Writes goldens as make_embeddings.py does, of more families: DistilBERT, MPNet, decoders with a layer for scores.
+"""Writes goldens as make_embeddings.py does, of more families: DistilBERT, MPNet, decoders with a layer for scores,
+and Llamas that see both ways.
 
     pip install torch transformers sentence-transformers && python make_families.py [name ...]
 
-Made with transformers 5.24.0 and sentence-transformers 5.7.0.
+Made with transformers 5.24.0 and sentence-transformers 5.7.0. llama_bidirec is not in transformers: its vectors and
+scores are those of LlamaModel with is_causal false, pooled as NVIDIA's llama_bidirectional_model.py does.
 """
+import json
+import shutil
 import sys
 
+import torch
 import transformers
 
 import make_embeddings as base
@@ -75,7 +80,32 @@ MODELS = {
 base.LONG_TEXTS["mpnet-mean"] = [" ".join(base.WORDS * 7)]
 
 
+def write_bidirec(name):
+    """Llama whose tokens see both ways, under the names of NVIDIA's code (llama_bidirectional_model.py): their mean
+    is pooled as config.json says, and scores are a product of it."""
+    tokenizer = base.byte_pairs()
+    config = llama(tokenizer, num_labels=1, is_causal=False)
+    folder = base.HERE / name
+    shutil.rmtree(folder, ignore_errors=True)
+    model = base.save_random(transformers.LlamaForSequenceClassification(config).eval(), folder)
+    tokenizer.save_pretrained(folder)
+    config = json.loads((folder / "config.json").read_text())
+    del config["is_causal"]
+    config.update(model_type="llama_bidirec", architectures=["LlamaBidirectionalForSequenceClassification"],
+                  pooling="avg", temperature=1.0, auto_map={
+                      "AutoModel": "llama_bidirectional_model.LlamaBidirectionalModel"})
+    (folder / "config.json").write_text(json.dumps(config, indent=1))
+    ids = [tokenizer(*pair)["input_ids"][:128] for pair in base.PAIRS]
+    with torch.no_grad():
+        means = [model.model(torch.tensor([each])).last_hidden_state[0].mean(0) for each in ids]
+        logits = [model.score(mean) for mean in means]
+    row = dict(pairs=base.PAIRS, ids=ids, logits=[x.tolist() for x in logits],
+               vectors=[torch.sigmoid(x).tolist() for x in logits],
+               means=[torch.nn.functional.normalize(mean, dim=0).tolist() for mean in means])
+    (base.HERE / f"{name}.json").write_text(json.dumps(row) + "\n")
+
+
 if __name__ == "__main__":
     base.MODELS.update(MODELS)
-    for each in sys.argv[1:] or MODELS:
-        base.write(each)
+    for each in sys.argv[1:] or [*MODELS, "llama-bidirec"]:
+        (write_bidirec if each == "llama-bidirec" else base.write)(each)
