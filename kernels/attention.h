@@ -3,7 +3,8 @@
 //
 // Tree of one output row (absolute position p, one head): keys are cut at absolute positions into
 // partitions of 512 and tiles of 64. Score s_j = (chain over d in order: acc = fma(q[d], k_j[d],
-// acc)) * scale, soft-capped where asked, then fma(slope, |p - j|, s_j) where heads have slopes.
+// acc)) * scale, soft-capped where asked, then fma(slope, |p - j|, s_j) where heads have slopes,
+// then s_j + bias[j - p] where heads have a bias by place.
 // Per tile, left to right: m' = max(m, max_j s_j), p_j = exp(s_j - m'), c = exp(m - m'),
 // l = fma(l, c, sum_j p_j), o[d] = o[d] * c, then for j in order o[d] = fma(p_j, v_j[d], o[d]);
 // only keys in [lo(p), hi(p)] take part: lo is the first visible key (visible_keys.h); hi is p, or,
@@ -114,6 +115,11 @@ struct AttentionArgs {
   const float* sinks = nullptr;  // [num_heads] or null
   // [num_heads] What a score gains for each token of distance, at most 0; null: nothing.
   const float* slopes = nullptr;
+  // What a score gains by its key's place: that of head h and a key d places after the row's own,
+  // or -d before it, is place_bias[h * place_bias_stride + d]. Each head's can be read from its
+  // request's first key to the end of the last one's vector of 16. Null: nothing. CPU only.
+  const float* place_bias = nullptr;
+  int64_t place_bias_stride = 0;
   float* out;                    // [num_tokens, num_heads * V's width]
   int64_t out_stride;
   std::span<std::byte> workspace;  // attention_workspace_bytes; 64-byte aligned

@@ -70,6 +70,7 @@ void LocalEngine::Core::drain_inbox() {
 }
 
 void LocalEngine::Core::handle(SubmitCommand& command) {
+  if (command.request.pooling) cut_padding(engine.pooled_padding_, command.request.prompt);
   NewRequest added;
   added.id = command.id;
   added.tokens = command.request.prompt;

@@ -213,6 +213,7 @@ Expected<void> LocalEngine::take_description(ModelRunner& runner) {
   if (pooling) {
     info_.system_fingerprint = pooled_fingerprint(info_.system_fingerprint, *pooling);
     info_.pooling = std::move(pooling->info);
+    pooled_padding_ = pooling->padding;
     SLUICE_TRY(pooled_layers_, PooledOperators::create(std::move(pooling->layers), config_.isa));
   }
   SLUICE_TRY(const GenerationDefaults defaults,

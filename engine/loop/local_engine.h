@@ -109,6 +109,7 @@ class LocalEngine final : public Engine {
   std::unique_ptr<Tokenizer> tokenizer_;
   ModelInfo info_;
   PooledOperators pooled_layers_;             // of a model of vectors
+  TokenId pooled_padding_ = kInvalidToken;    // Pooling::padding
   std::unique_ptr<KvEventPublisher> events_;  // null: no events are published; outlives core_
   std::unique_ptr<Core> core_;                // made and destroyed on the engine thread
   std::atomic<uint64_t> next_id_ = 1;

@@ -75,6 +75,7 @@ float value_of(PooledFunction function, float x) {
   switch (function) {
     case PooledFunction::kTanh: return tanh_of(x);
     case PooledFunction::kGelu: return gelu_of(x);
+    case PooledFunction::kRelu: return x < 0 ? 0 : x;
     case PooledFunction::kIdentity: break;
   }
   return x;
@@ -135,6 +136,11 @@ PooledRows rows_to_pool(const PoolingInfo& info, const PoolingParams& params) {
     case PoolingType::kEvery: break;
   }
   return PooledRows::kAll;
+}
+
+void cut_padding(TokenId padding, std::vector<TokenId>& prompt) {
+  if (padding == kInvalidToken) return;
+  while (prompt.size() > 1 && prompt.back() == padding) prompt.pop_back();
 }
 
 void pool_row(const PoolingInfo& info,

@@ -20,6 +20,10 @@ namespace sluice {
 // Returns the rows that such a request needs.
 [[nodiscard]] PooledRows rows_to_pool(const PoolingInfo& info, const PoolingParams& params);
 
+// Removes the tokens `padding` that end a prompt, except its first token: no row before them sees
+// them. kInvalidToken: none are.
+void cut_padding(TokenId padding, std::vector<TokenId>& prompt);
+
 // Adds the state of the request's next row to what it has, in float32 and without a fused product;
 // `pooled` is empty before the first. `position`: of its token in the prompt, from 0.
 void pool_row(const PoolingInfo& info,

@@ -43,6 +43,21 @@ std::vector<float> alibi_slopes(const ModelConfig& config, int64_t num_heads) {
   return slopes;
 }
 
+// The row of T5's table for a key so many places later, or earlier where it is negative: 8 rows for
+// as many places each way, then 2 for each doubling of the distance up to 128, then the last one.
+int64_t bucket_of_place(int64_t later) {
+  constexpr int64_t kEachWay = 16;
+  constexpr int64_t kExact = 8;
+  const int64_t distance = std::abs(later);
+  int64_t bucket = distance;
+  if (distance >= kExact) {  // 8 + the whole part of 2 log2(distance / 8)
+    const auto ratio = static_cast<uint64_t>(distance * distance / (kExact * kExact));
+    const auto steps = static_cast<int64_t>(std::bit_width(ratio)) - 1;
+    bucket = std::min(kExact + steps, kEachWay - 1);
+  }
+  return later > 0 ? kEachWay + bucket : bucket;
+}
+
 // K and V as the kernels take them: planes of one shape.
 kernels::KvLayerView view_of(const LayerCache& cache) {
   const KvPlaneView& k = cache.planes[0];
@@ -158,7 +173,28 @@ Expected<void> AttentionMixer::load_tensors(const std::string& prefix,
     slopes.erase(slopes.begin(), slopes.begin() + share.heads.first);
     slopes_ = weights.place(std::move(slopes));
   }
+  if (config_.place_buckets > 0) {
+    SLUICE_TRY(place_bias_, load_place_bias(weights));
+  }
   return {};
+}
+
+// One table for all layers, a row a bucket, becomes each head's bias by place.
+Expected<DeviceFloats> AttentionMixer::load_place_bias(WeightStore& weights) const {
+  const int64_t buckets = config_.place_buckets;
+  std::vector<std::vector<float>> table;
+  for (int64_t bucket = 0; bucket < buckets; ++bucket) {
+    SLUICE_TRY(std::vector<float> row,
+               weights.vector("attn_rel_b.weight", layer_.num_heads, {bucket, buckets}));
+    table.push_back(std::move(row));
+  }
+  std::vector<float> biases;
+  for (size_t head = 0; head < static_cast<size_t>(layer_.num_heads); ++head) {
+    for (int64_t later = -place_reach(); later < place_reach(); ++later) {
+      biases.push_back(table[static_cast<size_t>(bucket_of_place(later))][head]);
+    }
+  }
+  return weights.place(std::move(biases));
 }
 
 // Loads weights that each head has of its own: a row of one tensor, or a tensor a head.
@@ -355,6 +391,9 @@ void AttentionMixer::attend(const ForwardContext& context,
                       .soft_cap = config_.attention_soft_cap,
                       .sinks = sinks_.data(),
                       .slopes = slopes_.data(),
+                      .place_bias = config_.place_buckets > 0 ? place_bias_.data() + place_reach()
+                                                              : nullptr,
+                      .place_bias_stride = 2 * place_reach(),
                       .out = buffers_.attention,
                       .out_stride = attention_stride(),
                       .workspace = buffers_.workspace,

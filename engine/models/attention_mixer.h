@@ -101,6 +101,11 @@ class AttentionMixer final : public Mixer {
   void add_row_norms(const ForwardContext& context,
                      std::span<const float* const> squares,
                      kernels::RowSteps& steps) const;
+  // Places on either side of a row's own key that scores have a bias for.
+  [[nodiscard]] int64_t place_reach() const { return align_up(config_.context_len, 16); }
+
+  Expected<DeviceFloats> load_place_bias(WeightStore& weights) const;
+
   // Moves what was projected to where it is read: queries and gates, or gates alone.
   void select_gates(const ForwardContext& context) const;
   // Leaves q, normed and rotated, and writes K and V. False: a rank has failed.
@@ -129,6 +134,7 @@ class AttentionMixer final : public Mixer {
   DeviceFloats v_norm_;  // ones
   DeviceFloats sinks_;
   DeviceFloats slopes_;  // [heads], where scores fall with distance
+  DeviceFloats place_bias_;  // [heads][2 * place_reach()], a row's own key in the middle
   Buffers buffers_;
 };
 

@@ -102,23 +102,9 @@ Expected<void> configure_bert(const Checkpoint& checkpoint, ModelConfig& config)
   return configure_post_norm_encoder(checkpoint, true, config);
 }
 
-// Positions begin behind the padding's, which is 1 in all published models; a GGUF file's table
-// lacks the rows before, so that a padding token in a text is one like others there.
 Expected<void> configure_roberta(const Checkpoint& checkpoint, ModelConfig& config) {
-  constexpr int32_t kFirst = 2;
   SLUICE_TRY_VOID(configure_bert(checkpoint, config));
-  if (config.context_len <= kFirst) {
-    return checkpoint.metadata().wrong(
-        "context_length", std::to_string(config.context_len), "more than 2");
-  }
-  config.first_position = kFirst;
-  const Expected<uint64_t> padding = checkpoint.metadata().get_uint_or("padding_token_id", 1);
-  if (padding && *padding != kFirst - 1) {
-    return checkpoint.metadata().wrong("padding_token_id", std::to_string(*padding), "1");
-  }
-  config.padding_token = kFirst - 1;
-  config.context_len -= kFirst;
-  return {};
+  return begin_behind_padding(checkpoint, config);
 }
 
 constexpr FileSpec encoder_files(std::string_view model_type,

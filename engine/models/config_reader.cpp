@@ -295,17 +295,21 @@ Expected<void> read_gate_function(const Metadata& metadata,
 
 // Whether tokens see those behind them.
 Expected<bool> reads_behind(const Metadata& metadata, const FileSpec& files) {
+  SLUICE_TRY(const bool is_causal,
+             metadata.get_bool_or("attention.causal", !files.is_encoder));
+  if (files.is_encoder && is_causal) return metadata.wrong("attention.causal", "true", "false");
   if (files.is_encoder) return true;
   if (!files.may_be_encoder) return false;
-  SLUICE_TRY(const bool is_causal, metadata.get_bool_or("attention.causal", true));
   SLUICE_TRY(const bool sees_behind, metadata.get_bool_or("attention.sees_behind", false));
   return sees_behind || !is_causal;
 }
 
-// Whether config.json names a class of layers alone, without an output layer, as "MistralModel".
-bool is_body_alone(const Metadata& metadata) {
+// Whether config.json names a class without an output layer, as "MistralModel", which is layers
+// alone, or "MistralForSequenceClassification".
+bool lacks_output_layer(const Metadata& metadata) {
   const Expected<std::string> names = metadata.get_string("class_names");
-  return names && names->ends_with("Model\"]");
+  return names &&
+         (names->ends_with("Model\"]") || names->ends_with("ForSequenceClassification\"]"));
 }
 
 // Determines which tensors exist: from the checkpoint, or from its configuration if there is
@@ -322,7 +326,7 @@ Expected<void> read_tensor_kinds(const Checkpoint& checkpoint, bool is_head, Mod
   config.tied_embeddings = !checkpoint.has("output.weight");
   SLUICE_TRY(const bool may_tie, metadata.get_bool_or("tied_embeddings", true));
   if (config.tied_embeddings && !may_tie && !is_head && !config.is_encoder) {
-    config.lacks_output = is_body_alone(metadata);
+    config.lacks_output = lacks_output_layer(metadata);
     if (!config.lacks_output) {
       return metadata.wrong("tied_embeddings", "false and no tensor lm_head.weight", "either");
     }

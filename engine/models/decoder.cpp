@@ -103,7 +103,8 @@ Expected<void> DecoderModel::load_ends(const ModelOptions& options, WeightStore&
   if (config_.embedding_norm) {
     SLUICE_TRY(embedding_norm_, load_stream_norm(config_, "token_embd_norm", weights));
   }
-  // A reranker's file repeats the rows of "yes" and "no" (read_pooling() has looked at them).
+  // A layer for scores follows the pooling (read_pooling()), or a reranker's file repeats the rows
+  // of "yes" and "no" there.
   weights.leave_out("cls.output.weight");
   return output_.load(embedding_, options, weights);
 }

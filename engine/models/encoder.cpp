@@ -190,7 +190,8 @@ Expected<void> EncoderModel::load_positions(WeightStore& weights) {
 Expected<void> EncoderModel::load_labels(int32_t bits, WeightStore& weights) {
   if (config_.num_labels == 0) {
     // Layers trained beside the vectors, or applied after the pooling.
-    for (const char* name : {"cls", "cls.norm", "cls.output", "cls.tokens", "dense_2", "dense_3"}) {
+    for (const char* name :
+         {"cls", "cls.norm", "cls.relu", "cls.output", "cls.tokens", "dense_2", "dense_3"}) {
       for (const char* end : {".weight", ".bias"}) weights.leave_out(std::string(name) + end);
     }
     return {};
@@ -510,13 +511,32 @@ Expected<void> read_encoder_tables(const Checkpoint& checkpoint,
         checkpoint.place_of(types) + ": found nothing, expected the embeddings of segments");
   }
   config.num_segments = std::max(config.num_segments, 1);
-  // A layer of another kind of labels, as of tokens, is beside the vectors; one with a norm before
-  // it follows the pooling (PooledLayer).
+  // A layer of another kind of labels, as of tokens, is beside the vectors; one with a norm or
+  // DistilBERT's layer before it follows the pooling (PooledLayer).
   const Expected<std::string> classes = checkpoint.metadata().get_string("class_names");
   const bool scores = !classes || classes->find("ForSequenceClassification") != std::string::npos;
-  if (!scores || checkpoint.has("cls.norm.weight")) return {};
+  const bool is_behind = checkpoint.has("cls.norm.weight") || checkpoint.has("cls.relu.weight");
+  if (!scores || is_behind) return {};
   SLUICE_TRY(config.num_labels,
              rows_of_table(checkpoint, "cls.output.weight", kMostLabels, config));
+  return {};
+}
+
+// A GGUF file's table lacks the rows before, so that a padding token in a text is one like others
+// there.
+Expected<void> begin_behind_padding(const Checkpoint& checkpoint, ModelConfig& config) {
+  constexpr int32_t kFirst = 2;
+  if (config.context_len <= kFirst) {
+    return checkpoint.metadata().wrong(
+        "context_length", std::to_string(config.context_len), "more than 2");
+  }
+  config.first_position = kFirst;
+  const Expected<uint64_t> padding = checkpoint.metadata().get_uint_or("padding_token_id", 1);
+  if (padding && *padding != kFirst - 1) {
+    return checkpoint.metadata().wrong("padding_token_id", std::to_string(*padding), "1");
+  }
+  config.padding_token = kFirst - 1;
+  config.context_len -= kFirst;
   return {};
 }
 

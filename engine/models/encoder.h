@@ -17,6 +17,9 @@ Expected<void> read_encoder_tables(const Checkpoint& checkpoint,
                                    bool has_segments,
                                    ModelConfig& config);
 
+// Sets positions that begin after that of padding, 1 in all published models (RoBERTa's).
+Expected<void> begin_behind_padding(const Checkpoint& checkpoint, ModelConfig& config);
+
 // Sets what all encoders with a norm after each half share, and the tables.
 Expected<void> configure_post_norm_encoder(const Checkpoint& checkpoint,
                                            bool has_segments,

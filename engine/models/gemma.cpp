@@ -9,6 +9,7 @@ namespace sluice {
 namespace {
 
 constexpr KeyDefault kGemmaDefaults[] = {
+    {"pad_token_id", 0U},
     {"num_attention_heads", 16U},
     {"num_key_value_heads", 16U},
     {"head_dim", 256U},

@@ -10,6 +10,7 @@ namespace sluice {
 namespace {
 
 constexpr KeyDefault kGemma2Defaults[] = {
+    {"pad_token_id", 0U},
     {"num_attention_heads", 8U},
     {"num_key_value_heads", 4U},
     {"head_dim", 256U},

@@ -14,6 +14,7 @@ namespace sluice {
 namespace {
 
 constexpr KeyDefault kGemma3Defaults[] = {
+    {"pad_token_id", 0U},
     {"num_attention_heads", 8U},
     {"num_key_value_heads", 4U},
     {"head_dim", 256U},

@@ -11,6 +11,13 @@ constexpr KeyDefault kLlamaDefaults[] = {
     {"rms_norm_eps", 1e-6},
 };
 
+// Their class lets tokens see later ones, and no key says so.
+constexpr KeyDefault kBidirecDefaults[] = {
+    {"max_position_embeddings", 2048U},
+    {"rms_norm_eps", 1e-6},
+    {"is_causal", false},
+};
+
 constexpr std::string_view kLlamaHfKeys[] = {"mlp_bias"};
 
 Expected<void> configure_llama(const Checkpoint&, ModelConfig&) { return {}; }
@@ -28,5 +35,15 @@ const ModelSpec kLlamaSpec = {.files = {.gguf = "llama",
                               .configure = configure_llama,
                               .build = build_decoder,
                               .hf_keys = kLlamaHfKeys};
+
+// Directories of NVIDIA's models of vectors and scores.
+extern const ModelSpec kLlamaBidirecSpec;
+const ModelSpec kLlamaBidirecSpec = {.files = {.model_type = "llama_bidirec",
+                                               .class_name = "LlamaBidirectionalModel",
+                                               .defaults = kBidirecDefaults,
+                                               .layer_types = LayerTypes::kFull,
+                                               .may_be_encoder = true},
+                                     .configure = configure_llama,
+                                     .build = build_decoder};
 
 }  // namespace sluice

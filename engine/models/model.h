@@ -300,6 +300,9 @@ struct ModelConfig {
   float attention_soft_cap = 0;
   // Scores fall with distance, by slopes from 2^(-this / heads) on (ALiBi); 0: they do not.
   float max_alibi_bias = 0;
+  // Rows of a table of what each head's scores gain by a key's place (T5's); 0: nothing. Of an
+  // encoder, whose ranks share nothing.
+  int32_t place_buckets = 0;
   float embedding_scale = 1;
   float residual_scale = 1;  // factor of each half's output
   float gate_scale = 1;      // of a dense half's gate, before its function

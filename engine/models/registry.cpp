@@ -25,6 +25,7 @@ extern const ModelSpec kDbrxSpec;
 extern const ModelSpec kDeepseekV2Spec;
 extern const ModelSpec kDeepseekV32Spec;
 extern const ModelSpec kDeepseekV3Spec;
+extern const ModelSpec kDistilBertSpec;
 extern const ModelSpec kDots1Spec;
 extern const ModelSpec kErnie45Spec;
 extern const ModelSpec kErnie45MoeSpec;
@@ -69,6 +70,7 @@ extern const ModelSpec kLfm2Spec;
 extern const ModelSpec kKimiLinearSpec;
 extern const ModelSpec kLfm2MoeSpec;
 extern const ModelSpec kLlama4Spec;
+extern const ModelSpec kLlamaBidirecSpec;
 extern const ModelSpec kLlamaSpec;
 extern const ModelSpec kMimoSpec;
 extern const ModelSpec kMimoV2Spec;
@@ -81,6 +83,7 @@ extern const ModelSpec kMistralSpec;
 extern const ModelSpec kMistral4Spec;
 extern const ModelSpec kMixtralSpec;
 extern const ModelSpec kModernBertSpec;
+extern const ModelSpec kMpnetSpec;
 extern const ModelSpec kNemotronHMoeSpec;
 extern const ModelSpec kNemotronHSpec;
 extern const ModelSpec kNemotronNasSpec;
@@ -128,18 +131,20 @@ namespace {
 constexpr std::array kSpecs = {
     &kAfmoeSpec, &kApertusSpec, &kArceeSpec, &kBaichuanSpec, &kBailingSpec, &kBambaSpec, &kBertSpec,
     &kBigCodeSpec, &kBloomSpec, &kCamembertSpec, &kCohere2Spec, &kCohereSpec, &kDbrxSpec,
-    &kDeepseekV2Spec, &kDeepseekV32Spec, &kDeepseekV3Spec, &kDots1Spec, &kErnie45MoeSpec,
-    &kErnie45Spec, &kExaone4Spec, &kExaoneSpec, &kFalconH1Spec, &kFalconSpec, &kGemma2Spec,
-    &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec, &kGemmaEmbeddingSpec, &kGemmaSpec,
+    &kDeepseekV2Spec, &kDeepseekV32Spec, &kDeepseekV3Spec, &kDistilBertSpec, &kDots1Spec,
+    &kErnie45MoeSpec, &kErnie45Spec, &kExaone4Spec, &kExaoneSpec, &kFalconH1Spec, &kFalconSpec,
+    &kGemma2Spec, &kGemma3Spec, &kGemma4Spec, &kGemma4UnifiedSpec, &kGemmaEmbeddingSpec,
+    &kGemmaSpec,
     &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGlm4vMoeSpec, &kGlm4vSpec, &kGlmMoeDsaSpec,
     &kGlmSpec, &kGpt2Spec, &kGptJSpec, &kGptOssSpec, &kGranite4Spec, &kGraniteHybridSpec,
     &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec, &kGteSpec, &kHeliumSpec,
     &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kInternLm2FileSpec, &kInternLm2Spec,
     &kInternLm3Spec, &kJais2Spec, &kJinaBertSpec, &kJoyAiSpec, &kKimiK2Spec, &kKimiLinearSpec,
-    &kLfm2MoeSpec, &kLfm2Spec, &kLlama4Spec, &kLlamaSpec, &kMimoSpec, &kMimoV2Spec, &kMiniCpm3Spec,
-    &kMiniCpmSpec,
+    &kLfm2MoeSpec, &kLfm2Spec, &kLlama4Spec, &kLlamaBidirecSpec, &kLlamaSpec, &kMimoSpec,
+    &kMimoV2Spec, &kMiniCpm3Spec, &kMiniCpmSpec,
     &kMinimaxM2Spec, &kMinistral3Spec, &kMinistralSpec, &kMistral4Spec, &kMistralSpec,
-    &kMixtralSpec, &kModernBertSpec, &kNemotronHMoeSpec, &kNemotronHSpec, &kNemotronNasSpec,
+    &kMixtralSpec, &kModernBertSpec, &kMpnetSpec, &kNemotronHMoeSpec, &kNemotronHSpec,
+    &kNemotronNasSpec,
     &kNemotronSpec, &kNeoxSpec, &kNewSpec, &kNomicBertMoeSpec, &kNomicBertSpec, &kOlmo2Spec,
     &kOlmo3Spec,
     &kOlmoHybridSpec, &kOlmoeSpec, &kOptSpec, &kPhi3Spec, &kPhi4MmSpec, &kPhiMoeSpec, &kPhiSpec,

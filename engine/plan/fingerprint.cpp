@@ -50,7 +50,8 @@ std::string fingerprint_of(const Checkpoint& checkpoint,
   const std::string key =
       std::string(version()) + "|" + build_id() + "|" + plan.processor + "|" +
       std::to_string(config.activation_bits) + "|" + std::string(to_string(plan.kv_dtype)) + "|" +
-      std::to_string(with_headers(checkpoint, content)) + rope_variant(model, plan);
+      std::to_string(with_headers(checkpoint, content)) + rope_variant(model, plan) +
+      (model.is_encoder ? "|both ways" : "");
   return name_of(key);
 }
 
@@ -62,6 +63,7 @@ std::string pooled_fingerprint(const std::string& fingerprint, const Pooling& po
   key += to_string(info.function);
   key += "|" + std::to_string(info.width) + "|" + std::to_string(info.max_tokens);
   for (const TokenId token : info.label_tokens) key += "|" + std::to_string(token);
+  key += "|" + std::to_string(pooling.padding);
   for (const PooledLayer& layer : pooling.layers) {
     auto hash = static_cast<uint64_t>(layer.function) + (layer.adds_input ? 256 : 0);
     for (const std::vector<float>* values :

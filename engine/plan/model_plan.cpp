@@ -15,6 +15,7 @@
 #include "engine/sampling/sampler.h"
 #include "engine/spec/spec_config.h"
 #include "engine/spec/speculator.h"
+#include "engine/weights/causal_flags.h"
 #include "engine/weights/device_upload.h"
 #include "engine/weights/gguf_parse.h"
 #include "kvcache/store/kv_storage.h"
@@ -507,6 +508,8 @@ Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target
   PlannedModel planned;
   SLUICE_TRY(planned.checkpoint, Checkpoint::open(config.model, load_format(config)));
   SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
+  SLUICE_TRY(const std::optional<bool> is_causal, causal_override(config));
+  if (is_causal) planned.checkpoint->override_causal(*is_causal);
   SLUICE_TRY(planned.model, read_model_config(*planned.spec, *planned.checkpoint));
   SLUICE_TRY(const SpecConfig spec, parse_spec_config(config.speculative_config));
   plan_states(spec, planned.model);

@@ -5,6 +5,7 @@
 
 #include "engine/core/log.h"
 #include "engine/quantize/hf_vocabulary.h"
+#include "engine/tokenizer/files/hf_tokenizer.h"
 #include "engine/tokenizer/files/tiktoken.h"
 #include "engine/tokenizer/files/tokenizer_json.h"
 #include "engine/weights/gguf_split.h"
@@ -25,15 +26,16 @@ Expected<void> put_tokenizer(const Checkpoint& input, GgufMetadata& metadata) {
   std::error_code error;
   const auto has = [&](const std::string& file) { return std::filesystem::exists(file, error); };
   const std::string ranks = input.path() + "/tiktoken.model";
-  const bool is_ranked = !has(input.path() + "/tokenizer.json") && has(ranks);
+  SLUICE_TRY(std::string json, load_tokenizer_json(input.path()));
+  const bool is_ranked = json.empty() && has(ranks);
   const std::string path = is_ranked ? ranks : input.path() + "/tokenizer.json";
-  if (!has(path)) {
+  if (json.empty() && !is_ranked) {
     warn_of_file(input.path(), "tokenizer.json", "no file", "a model without a tokenizer");
     return {};
   }
   SLUICE_TRY(const CheckpointText text, input.text());
-  SLUICE_TRY(std::string json, text_of(path));
   if (is_ranked) {
+    SLUICE_TRY(json, text_of(ranks));
     const std::string config_path = input.path() + "/tokenizer_config.json";
     std::string config;
     if (has(config_path)) {

@@ -67,6 +67,11 @@ class Checkpoint {
 
   [[nodiscard]] const Metadata& metadata() const { return metadata_; }
 
+  // Replaces what the files say of whether tokens see only those before them.
+  void override_causal(bool is_causal) {
+    metadata_.set("attention.causal", "--hf-overrides: is_causal", is_causal);
+  }
+
   [[nodiscard]] bool is_dummy() const { return is_dummy_; }
 
   // Format of the layers' matrices, except routers, in a dummy checkpoint.

@@ -531,6 +531,7 @@ Expected<void> HfCheckpoint::read_tensors() {
     SLUICE_TRY(shards, open_numbered());
   }
   if (shards.empty()) {
+    SLUICE_TRY_VOID(check_no_pickles(path_));
     SLUICE_TRY(Shard whole, open_shard(kWhole));
     shards.push_back(std::move(whole));
   }

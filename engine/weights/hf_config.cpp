@@ -29,14 +29,15 @@ struct Row {
 
 constexpr Row kRows[] = {
     {"block_count", {"num_hidden_layers", "n_layer", "n_layers", "num_layers"}},
-    {"embedding_length", {"hidden_size", "n_embd", "n_embed", "d_model"}},
+    {"embedding_length", {"hidden_size", "n_embd", "n_embed", "d_model", "dim"}},
     {"feed_forward_length",
      {"block_ff_dim",
       "intermediate_size_mlp",
       "intermediate_size",
       "n_inner",
       "ffn_dim",
-      "ffn_hidden_size"}},
+      "ffn_hidden_size",
+      "hidden_dim"}},
     {"intermediate_size", {"intermediate_size"}},
     {"attention.head_count", {"num_attention_heads", "n_head", "n_heads"}},
     {"attention.head_count_kv", {"num_key_value_heads", "num_attention_groups"}},

@@ -15,6 +15,7 @@ constexpr TensorName kModelNames[] = {
     {"model.norm.bias", "output_norm.bias"},
     {"lm_head.weight", "output.weight"},
     {"lm_head.bias", "output.bias"},
+    {"score.weight", "cls.output.weight"},  // of a class ...ForSequenceClassification
     {"model.fc.weight", "fc.weight"},  // belongs to a draft head on hidden states
     // These belong to a module that guesses a further token (next_token_name()).
     {"model.enorm.weight", "enorm.weight"},
@@ -221,11 +222,12 @@ namespace {
 // Spells a name of an encoder's file as decoders' files do: "bert.encoder.layer.0.x.gamma" is
 // "layers.0.x.weight".
 std::string as_of_decoder(std::string_view stored) {
-  for (const std::string_view prefix : {"bert.", "roberta.", "new.", "gte."}) {
+  for (const std::string_view prefix :
+       {"bert.", "roberta.", "distilbert.", "mpnet.", "new.", "gte."}) {
     if (stored.starts_with(prefix)) stored.remove_prefix(prefix.size());
   }
   std::string name(stored);
-  for (const std::string_view layers : {"encoder.layer.", "encoder.layers."}) {
+  for (const std::string_view layers : {"encoder.layer.", "encoder.layers.", "transformer.layer."}) {
     if (name.starts_with(layers)) name.replace(0, layers.size(), "layers.");
   }
   for (const auto& [old_end, end] : {std::pair<std::string_view, std::string_view>
@@ -244,6 +246,9 @@ bool is_beside_encoder(std::string_view stored) {
                                        "cls.predictions.",
                                        "cls.seq_relationship.",
                                        "lm_head.",
+                                       "vocab_transform.",
+                                       "vocab_layer_norm.",
+                                       "vocab_projector.",
                                        "decoder."}) {
     if (name.starts_with(start)) return true;
   }
@@ -319,7 +324,9 @@ std::string gguf_name(std::string_view stored, const FileSpec* spec) {
   const size_t place = layers.find('.') + 1;
   if (!is_placed && name.starts_with(layers.substr(place))) {
     name.insert(0, layers.substr(0, place));
-  } else if (!is_placed && !name.starts_with("lm_head.")) name = "model." + name;
+  } else if (!is_placed && !name.starts_with("lm_head.") && !name.starts_with("score.")) {
+    name = "model." + name;
+  }
   constexpr std::string_view kOnlyLayer = "model.midlayer.";  // a draft head's layer
   if (name.starts_with(kOnlyLayer)) name.replace(0, kOnlyLayer.size(), "model.layers.0.");
   if (const std::string_view own = find_stored(own_names, name).ours; !own.empty()) {

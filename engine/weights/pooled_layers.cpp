@@ -76,8 +76,12 @@ Expected<void> append_rows(const Checkpoint& checkpoint,
   return {};
 }
 
-// Reads the matrix of this name, which there is.
+// Reads the matrix of this name.
 Expected<PooledLayer> read_matrix(const Checkpoint& checkpoint, const char* name) {
+  if (!checkpoint.has(name)) {
+    return make_error(ErrorCode::kDataLoss,
+                      checkpoint.place_of(name) + ": found nothing, expected a matrix");
+  }
   const CheckpointTensor& tensor = *checkpoint.find(name);
   const auto in = static_cast<int64_t>(tensor.dims[0]);
   const auto out = static_cast<int64_t>(tensor.num_dims == 1 ? 1 : tensor.dims[1]);
@@ -157,19 +161,24 @@ Expected<std::vector<PooledLayer>> read_dense_tensors(const Checkpoint& checkpoi
 }
 
 Expected<std::vector<PooledLayer>> read_scoring_head(const Checkpoint& checkpoint) {
-  if (!checkpoint.has("cls.norm.weight") || !checkpoint.has("cls.output.weight")) {
-    return std::vector<PooledLayer>();
+  std::vector<PooledLayer> layers;
+  if (!checkpoint.has("cls.output.weight")) return layers;
+  if (checkpoint.has("cls.norm.weight")) {
+    SLUICE_TRY(PooledLayer dense, read_matrix(checkpoint, "cls.weight"));
+    SLUICE_TRY(dense.bias, read_optional_vector(checkpoint, "cls.bias", dense.out));
+    dense.function = PooledFunction::kGelu;
+    SLUICE_TRY(dense.norm_weight, read_optional_vector(checkpoint, "cls.norm.weight", dense.out));
+    SLUICE_TRY(dense.norm_bias, read_optional_vector(checkpoint, "cls.norm.bias", dense.out));
+    SLUICE_TRY(dense.norm_epsilon, checkpoint.metadata().get_float("attention.layer_norm_epsilon"));
+    layers.push_back(std::move(dense));
+  } else if (checkpoint.has("cls.relu.weight")) {
+    SLUICE_TRY(PooledLayer dense, read_matrix(checkpoint, "cls.relu.weight"));
+    SLUICE_TRY(dense.bias, read_optional_vector(checkpoint, "cls.relu.bias", dense.out));
+    dense.function = PooledFunction::kRelu;
+    layers.push_back(std::move(dense));
   }
-  SLUICE_TRY(PooledLayer dense, read_matrix(checkpoint, "cls.weight"));
-  SLUICE_TRY(dense.bias, read_optional_vector(checkpoint, "cls.bias", dense.out));
-  dense.function = PooledFunction::kGelu;
-  SLUICE_TRY(dense.norm_weight, read_optional_vector(checkpoint, "cls.norm.weight", dense.out));
-  SLUICE_TRY(dense.norm_bias, read_optional_vector(checkpoint, "cls.norm.bias", dense.out));
-  SLUICE_TRY(dense.norm_epsilon, checkpoint.metadata().get_float("attention.layer_norm_epsilon"));
   SLUICE_TRY(PooledLayer labels, read_matrix(checkpoint, "cls.output.weight"));
   SLUICE_TRY(labels.bias, read_optional_vector(checkpoint, "cls.output.bias", labels.out));
-  std::vector<PooledLayer> layers;
-  layers.push_back(std::move(dense));
   layers.push_back(std::move(labels));
   return layers;
 }

@@ -14,7 +14,7 @@ namespace sluice {
 
 class Checkpoint;
 
-enum class PooledFunction : uint8_t { kIdentity, kTanh, kGelu };
+enum class PooledFunction : uint8_t { kIdentity, kTanh, kGelu, kRelu };
 
 // y = function(W x + b), then normed as by LayerNorm where there are weights for it, then, where
 // `adds_input`, plus R x.
@@ -38,8 +38,9 @@ Expected<PooledLayer> read_dense_module(const std::string& folder);
 // Reads dense_2 and dense_3, weights and biases; a file without them has no layers.
 Expected<std::vector<PooledLayer>> read_dense_tensors(const Checkpoint& checkpoint);
 
-// Reads a classifier's head with a norm, ModernBERT's, as two layers: cls, cls.norm and cls.output.
-// A model without such a norm or output has none.
+// Reads a classifier's head: cls.output, after ModernBERT's cls with cls.norm or DistilBERT's
+// cls.relu where a model has one of them. A model without cls.output has no head. Not for a model
+// that applies cls.output itself.
 Expected<std::vector<PooledLayer>> read_scoring_head(const Checkpoint& checkpoint);
 
 // Reads the layer applied to each token of ColBERT, cls.tokens; a model without it has none.

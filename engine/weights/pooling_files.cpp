@@ -11,6 +11,7 @@
 #include "engine/core/log.h"
 #include "engine/tokenizer/files/json_parts.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/weights/causal_flags.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/json_file.h"
@@ -314,24 +315,6 @@ Expected<void> check_encoder(const Checkpoint& checkpoint,
                     "convert");
 }
 
-// A decoder's layer for scores is known in one form: the output layer's rows of "yes" and "no",
-// whose difference a score is, as files of Qwen3-Reranker have them.
-Expected<void> check_decoder(const Checkpoint& checkpoint,
-                             const PooledModel& model,
-                             const Json& json) {
-  constexpr const char* kHead = "cls.output.weight";
-  if (model.is_encoder || !checkpoint.has(kHead)) return {};
-  const Json* const names = member(json, "id2label");
-  const bool is_judge = names != nullptr && names->size() == 2 && text_of(*names, "0") == "yes" &&
-                        text_of(*names, "1") == "no";
-  if (is_judge) return {};
-  return make_error(ErrorCode::kUnsupported,
-                    checkpoint.place_of(kHead) +
-                        ": found a decoder's layer for scores, expected none, or one with the "
-                        "labels \"yes\" and \"no\"",
-                    "model");
-}
-
 struct Source {
   Json json;  // config.json; null: a GGUF file
   Modules modules;
@@ -340,20 +323,39 @@ struct Source {
   std::vector<PooledLayer> head;  // of a classifier, where it follows the pooling
 };
 
+// A decoder's layer for scores is known in a directory of a class for it, and in one form of GGUF
+// files: the output layer's rows of "yes" and "no", whose difference a score is (Qwen3-Reranker).
+Expected<void> check_decoder(const Checkpoint& checkpoint,
+                             const PooledModel& model,
+                             const Source& source) {
+  constexpr const char* kHead = "cls.output.weight";
+  if (model.is_encoder || !checkpoint.has(kHead)) return {};
+  const bool is_file = checkpoint.kind() == CheckpointKind::kGguf;
+  if (!is_file && source.is_rank) return {};
+  const Json* const names = member(source.json, "id2label");
+  const bool is_judge = is_file && names != nullptr && names->size() == 2 &&
+                        text_of(*names, "0") == "yes" && text_of(*names, "1") == "no";
+  if (is_judge) return {};
+  return make_error(ErrorCode::kUnsupported,
+                    checkpoint.place_of(kHead) +
+                        ": found a decoder's layer for scores, expected " +
+                        (is_file ? "none, or one with the labels \"yes\" and \"no\""
+                                 : "architectures in config.json to name a class "
+                                   "...ForSequenceClassification"),
+                    "model");
+}
+
 // Puts --hf-overrides over what config.json says.
 Expected<void> apply_overrides(const std::string& text, Json& json) {
-  constexpr std::array<std::string_view, 6> kKnown = {"architectures",
+  constexpr std::array<std::string_view, 7> kKnown = {"architectures",
+                                                      "is_causal",
                                                       "default_prompt_name",
                                                       "is_matryoshka",
                                                       "matryoshka_dimensions",
                                                       "classifier_from_token",
                                                       "is_original_qwen3_reranker"};
   if (text.empty()) return {};
-  const Json overrides = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!overrides.is_object()) {
-    return make_error(
-        ErrorCode::kInvalidArgument, "--hf-overrides must be a JSON object", "hf-overrides");
-  }
+  SLUICE_TRY(const Json overrides, parse_overrides(text));
   if (!json.is_object()) json = Json::object();
   for (const auto& [name, value] : overrides.items()) {
     if (std::ranges::find(kKnown, name) == kKnown.end()) {
@@ -364,6 +366,20 @@ Expected<void> apply_overrides(const std::string& text, Json& json) {
     json[name] = value;
   }
   return {};
+}
+
+// Reads how states become one where config.json says it alone, as NVIDIA's do (llama_bidirec).
+Expected<void> read_pooling_key(const std::string& folder, Source& source) {
+  const std::string file = folder + "/config.json";
+  const std::string name = text_of(source.json, "pooling");
+  if (name.empty() || source.type) return {};
+  if (name == "avg") source.type = PoolingType::kMean;
+  if (name == "cls") source.type = PoolingType::kCls;
+  if (name == "last") source.type = PoolingType::kLast;
+  if (!source.type) return wrong_in_file(file, "pooling", in_quotes(name), "avg, cls or last");
+  const Json* const temperature = member(source.json, "temperature");
+  if (!source.is_rank || temperature == nullptr || *temperature == 1) return {};
+  return wrong_in_file(file, "temperature", temperature->dump(), "1");
 }
 
 Expected<Source> read_source(const Config& config, const Checkpoint& checkpoint) {
@@ -383,6 +399,7 @@ Expected<Source> read_source(const Config& config, const Checkpoint& checkpoint)
       source.modules.normalizes = true;
     }
     source.is_rank = is_classifier_class(source.json) || source.modules.yes_and_no.has_value();
+    SLUICE_TRY_VOID(read_pooling_key(checkpoint.path(), source));
     return source;
   }
   if (const auto labels = checkpoint.metadata().get_string("classifier.output_labels"); labels) {
@@ -411,7 +428,9 @@ void apply_pooling_flag(const Config& config, Source& source) {
 Expected<void> find_scoring_head(const Checkpoint& checkpoint,
                                  Source& source,
                                  PooledModel& model) {
-  if (checkpoint.kind() == CheckpointKind::kHuggingFace && !source.is_rank) return {};
+  const bool is_file = checkpoint.kind() == CheckpointKind::kGguf;
+  if (is_file ? !model.is_encoder : !source.is_rank) return {};
+  if (model.num_labels > 0) return {};  // the model applies it
   SLUICE_TRY(source.head, read_scoring_head(checkpoint));
   if (source.head.empty()) return {};
   SLUICE_TRY_VOID(check_pooled_layers(checkpoint.path(), model.hidden, source.head));
@@ -428,6 +447,13 @@ Expected<void> find_scoring_head(const Checkpoint& checkpoint,
   }
   source.type = pooled == "cls" ? PoolingType::kCls : PoolingType::kMean;
   return {};
+}
+
+// Returns the token that transformers' classes for scores look past at the end of a text.
+TokenId padding_of(const Metadata& metadata) {
+  const Expected<uint64_t> id = metadata.get_uint("padding_token_id");
+  const bool is_token = id && *id <= uint64_t{std::numeric_limits<TokenId>::max()};
+  return is_token ? static_cast<TokenId>(*id) : kInvalidToken;
 }
 
 // Finds the texts that are put before others, and how the sides of late interaction differ.
@@ -501,7 +527,7 @@ Expected<std::optional<Pooling>> read_pooling(const Config& config,
                                                   const Tokenizer& tokenizer,
                                                   PooledModel model) {
   SLUICE_TRY(Source source, read_source(config, checkpoint));
-  SLUICE_TRY_VOID(check_decoder(checkpoint, model, source.json));
+  SLUICE_TRY_VOID(check_decoder(checkpoint, model, source));
   if (!is_pooling(config, source, model)) {
     if (!model.is_encoder && !model.lacks_output) return std::optional<Pooling>();
     return make_error(ErrorCode::kUnsupported,
@@ -512,6 +538,7 @@ Expected<std::optional<Pooling>> read_pooling(const Config& config,
                           "; --runner pooling makes vectors",
                       "runner");
   }
+  SLUICE_TRY_VOID(check_remote_class(checkpoint, source.json));
   SLUICE_TRY_VOID(find_scoring_head(checkpoint, source, model));
   apply_pooling_flag(config, source);
   const bool is_asked = config.convert == "embed" || config.convert == "classify";
@@ -530,7 +557,10 @@ Expected<std::optional<Pooling>> read_pooling(const Config& config,
     } else {
       SLUICE_TRY_VOID(find_label_tokens(config, source.json, source.modules, tokenizer, info));
     }
-    return std::optional(Pooling{std::move(info), std::move(source.head)});
+    Pooling pooling = {std::move(info), std::move(source.head)};
+    const bool is_last = pooling.info.type == PoolingType::kLast && !pooling.layers.empty();
+    if (is_last && !model.is_encoder) pooling.padding = padding_of(checkpoint.metadata());
+    return std::optional(std::move(pooling));
   }
   if (!source.type && checkpoint.kind() == CheckpointKind::kGguf) {
     return make_error(ErrorCode::kUnsupported,

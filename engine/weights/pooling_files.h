@@ -34,6 +34,8 @@ struct PooledModel {
 struct Pooling {
   PoolingInfo info;
   std::vector<PooledLayer> layers;  // in order, before a vector is cut and normalized
+  // A text is pooled at the last token that is not this one; kInvalidToken: at its last one.
+  TokenId padding = kInvalidToken;
 };
 
 // Returns how the model pools, as --runner, --convert and --pooling ask and its files say; none: it

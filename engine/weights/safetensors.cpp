@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -325,6 +326,21 @@ uint64_t stored_length(std::span<const std::byte> file) {
 }
 
 }  // namespace
+
+Expected<void> check_no_pickles(const std::string& directory) {
+  std::error_code error;
+  const std::filesystem::path folder = directory;
+  if (std::filesystem::exists(folder / "model.safetensors", error)) return {};
+  for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    if (!std::filesystem::exists(folder / name, error)) continue;
+    return make_error(ErrorCode::kUnsupported,
+                      directory + "/model.safetensors: file: found nothing, and " + name +
+                          ", which may run code and is not read, expected safetensors: "
+                          "transformers writes them by save_pretrained() of from_pretrained() of the class that "
+                          "architectures in config.json names");
+  }
+  return {};
+}
 
 size_t safetensors_header_bytes(std::span<const std::byte> file) {
   return kLengthBytes + static_cast<size_t>(stored_length(file));

@@ -32,6 +32,10 @@ struct SafetensorsTensor {
 Expected<std::vector<SafetensorsTensor>> parse_safetensors(std::span<const std::byte> file,
                                                            const std::string& file_name);
 
+// kUnsupported, with what writes safetensors: a directory without model.safetensors has weights in
+// torch's own format.
+Expected<void> check_no_pickles(const std::string& directory);
+
 // Bytes of the length field and header of a parsed file.
 size_t safetensors_header_bytes(std::span<const std::byte> file);
 

@@ -7,6 +7,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "engine/tokenizer/files/hf_tokenizer.h"
 #include "engine/tokenizer/files/tokenizer_json.h"
 #include "engine/weights/gguf.h"
 
@@ -15,9 +16,8 @@ namespace {
 
 constexpr uintmax_t kMaxFileBytes = uintmax_t{256} << 20;
 
-// The files that readers of such directories look for.
-constexpr const char* kNames[] = {"tokenizer.json",
-                                  "tokenizer_config.json",
+// The files that readers of such directories look for, beside tokenizer.json.
+constexpr const char* kNames[] = {"tokenizer_config.json",
                                   "config.json",
                                   "generation_config.json",
                                   "special_tokens_map.json",
@@ -33,6 +33,8 @@ constexpr const char* kNames[] = {"tokenizer.json",
 
 Expected<std::vector<NamedFile>> files_of_directory(const std::string& directory) {
   std::vector<NamedFile> files;
+  SLUICE_TRY(std::string json, load_tokenizer_json(directory));
+  if (!json.empty()) files.push_back({"tokenizer.json", std::move(json)});
   for (const char* name : kNames) {
     const std::filesystem::path path = std::filesystem::path(directory) / name;
     std::error_code error;

@@ -30,6 +30,7 @@ constexpr std::string_view kSmallFiles[] = {"config.json",
                                             "tiktoken.model",
                                             "tokenizer_config.json",
                                             "special_tokens_map.json",
+                                            "added_tokens.json",
                                             "chat_template.jinja",
                                             "chat_template.json",
                                             "additional_chat_templates/tool_use.jinja",
@@ -42,6 +43,8 @@ constexpr std::string_view kSmallFiles[] = {"config.json",
                                             "sentence_distilbert_config.json",
                                             "sentence_camembert_config.json",
                                             kModulesFile};
+// What a tokenizer without a tokenizer.json is read from.
+constexpr std::string_view kVocabularies[] = {"vocab.txt", "vocab.json", "merges.txt"};
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 constexpr std::string_view kSingle = "model.safetensors";
 
@@ -268,13 +271,22 @@ Expected<FileSelection> select_files(const std::vector<std::string>& listing,
   const bool is_directory = there.contains("config.json") && (has_weights || !with_weights);
   if (!is_directory) {
     if (std::any_of(listing.begin(), listing.end(), is_gguf)) return select_gguf(listing, name);
+    const bool is_pickled =
+        there.contains("pytorch_model.bin") || there.contains("pytorch_model.bin.index.json");
     return make_error(ErrorCode::kNotFound,
                       name.repo + ": files: found " + shown(listing) +
-                          ", expected config.json with safetensors, or GGUF");
+                          ", expected config.json with safetensors" +
+                          (is_pickled ? ", which transformers' save_pretrained() writes of "
+                                        "pytorch_model.bin, or GGUF"
+                                      : ", or GGUF"));
   }
   FileSelection selection;
   for (const std::string_view file : kSmallFiles) {
     if (there.contains(file)) selection.files.emplace_back(file);
+  }
+  for (const std::string_view file : kVocabularies) {
+    const bool is_needed = !there.contains("tokenizer.json") && there.contains(file);
+    if (is_needed) selection.files.emplace_back(file);
   }
   // Without these a model would make other vectors, and nothing would say so.
   if (there.contains(kModulesFile)) {

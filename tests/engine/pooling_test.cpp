@@ -17,6 +17,7 @@
 #include "engine/engine.h"
 #include "engine/loop/pool_rows.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "tests/engine/pooled_answers.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/same_bits.h"
@@ -25,61 +26,15 @@
 namespace sluice {
 namespace {
 
-using Json = nlohmann::json;
+using testing::pooled::Json;
+using testing::pooled::config_of;
+using testing::pooled::expect_close;
+using testing::pooled::folder;
+using testing::pooled::golden;
+using testing::pooled::request_of;
+using testing::pooled::requests_of;
+using testing::pooled::run;
 using testing::Collected;
-
-std::string folder(const std::string& name) { return golden_folder() + "/embeddings/" + name; }
-
-Json golden(const std::string& name) { return Json::parse(std::ifstream(folder(name + ".json"))); }
-
-Config config_of(const std::string& name) {
-  Config config;
-  config.model = folder(name);
-  config.kv_cache_memory = int64_t{16} << 20;
-  config.max_num_seqs = 8;
-  config.kv_cache_dtype = "float32";
-  return config;
-}
-
-ValidRequest request_of(std::vector<TokenId> ids, const PoolingParams& params = {}) {
-  ValidRequest request;
-  request.prompt = std::move(ids);
-  request.sampling.max_tokens = 1;
-  request.pooling = params;
-  return request;
-}
-
-std::vector<ValidRequest> requests_of(const Json& golden, const PoolingParams& params = {}) {
-  std::vector<ValidRequest> requests;
-  for (const Json& ids : golden["ids"]) {
-    requests.push_back(request_of(ids.get<std::vector<TokenId>>(), params));
-  }
-  return requests;
-}
-
-std::vector<std::vector<float>> run(const Config& config, const std::vector<ValidRequest>& asked) {
-  const std::unique_ptr<Engine> engine = testing::start_engine(config);
-  if (engine == nullptr) return {};
-  std::vector<std::vector<float>> vectors;
-  for (const Collected& answer : testing::run_together(*engine, asked)) {
-    EXPECT_EQ(answer.finish_reason, FinishReason::kStop) << answer.error;
-    EXPECT_TRUE(answer.tokens.empty());
-    vectors.push_back(answer.pooled);
-  }
-  return vectors;
-}
-
-void expect_close(const std::vector<std::vector<float>>& found, const Json& expected) {
-  ASSERT_EQ(found.size(), expected.size());
-  for (size_t i = 0; i < found.size(); ++i) {
-    const auto vector = expected[i].get<std::vector<float>>();
-    ASSERT_EQ(found[i].size(), vector.size()) << i;
-    for (size_t k = 0; k < vector.size(); ++k) {
-      EXPECT_NEAR(found[i][k], vector[k], 1e-5 * std::max(1.0F, std::abs(vector[k])))
-          << "text " << i << ", element " << k;
-    }
-  }
-}
 
 class GoldenVectors : public ::testing::TestWithParam<const char*> {};
 
@@ -109,7 +64,16 @@ INSTANTIATE_TEST_SUITE_P(Models,
                                            "nomic-moe-mean",
                                            "jina-bert-mean",
                                            "modernbert-bpe",
-                                           "bert-colbert"));
+                                           "bert-colbert",
+                                           "distilbert-mean",
+                                           "distilbert-classify",
+                                           "llama-bidirec",
+                                           "mpnet-mean",
+                                           "mpnet-scores",
+                                           "gemma2-classify",
+                                           "llama-classify",
+                                           "mistral-scores",
+                                           "qwen3-scores"));
 
 // GGUF files of these models spell their vocabularies in another way.
 class GoldenGgufVectors : public ::testing::TestWithParam<const char*> {};
@@ -260,7 +224,10 @@ TEST_P(GgufTokenizers, TextsBecomeTheSameIds) {
 
 INSTANTIATE_TEST_SUITE_P(Models,
                          GgufTokenizers,
-                         ::testing::Values("bert-mean", "bert-rerank", "xlm-roberta-cls", "modernbert-bpe"));
+                         ::testing::Values("bert-mean",
+                                           "bert-rerank",
+                                           "xlm-roberta-cls",
+                                           "modernbert-bpe"));
 
 TEST(PooledEngine, TheLogitsOfYesAndNoAreAScore) {
   const Json expected = golden("qwen3-rerank");
@@ -379,7 +346,11 @@ INSTANTIATE_TEST_SUITE_P(Models,
                                            "gemma-dense",
                                            "modernbert-mean",
                                            "nomic-moe-mean",
-                                           "jina-bert-mean"));
+                                           "jina-bert-mean",
+                                           "qwen3-scores",
+                                           "distilbert-mean",
+                                           "distilbert-classify",
+                                           "mpnet-mean"));
 
 // What 1_Pooling may say beside cls, mean and lasttoken, in the old spelling for the encoder and in
 // the new one for the decoder, whose rows come in chunks.

@@ -33,6 +33,11 @@ Sequences::Sequences(const Shape& shape, std::vector<int32_t> lengths, uint64_t 
   for (int32_t head = 0; head < shape.num_heads; ++head) {
     slopes_.push_back(-0.3F / static_cast<float>(1 + head * head));
   }
+  place_reach_ = static_cast<int32_t>(
+      align_up(*std::max_element(lengths_.begin(), lengths_.end()), 16));
+  if (shape.place_bias) {
+    place_bias_ = random.normals(static_cast<size_t>(2 * shape.num_heads * place_reach_));
+  }
   cached_k_ = as_cached(k_, shape.head_dim);
   cached_v_ = as_cached(v_, shape.value_width());
   // Blocks are in random order, so that nothing depends on neighbours.
@@ -97,6 +102,7 @@ std::vector<double> Sequences::oracle(int32_t req,
     if (shape_.slopes) {
       score += static_cast<double>(slopes_[static_cast<size_t>(head)]) * std::abs(position - j);
     }
+    if (shape_.place_bias) score += double{place_bias_of(head, j - position)};
     scores.push_back(score);
     top = std::max(top, score);
   }
@@ -144,6 +150,7 @@ std::optional<Sequences::State> Sequences::partition_of(
         const auto distance = static_cast<float>(std::abs(position - j));
         score = std::fmaf(slopes_[static_cast<size_t>(head)], distance, score);
       }
+      if (shape_.place_bias) score += place_bias_of(head, j - position);
       m = std::max(m, s[static_cast<size_t>(j - tile)]);
     }
     float lanes[16] = {};
@@ -321,6 +328,8 @@ std::vector<float> Sequences::attend(const Device& device,
              .soft_cap = shape_.soft_cap,
              .sinks = shape_.sinks ? sinks_.data() : nullptr,
              .slopes = shape_.slopes ? slopes_.data() : nullptr,
+             .place_bias = shape_.place_bias ? &place_bias_of(0, 0) : nullptr,
+             .place_bias_stride = 2 * place_reach_,
              .out = out.data(),
              .out_stride = out_width(),
              .workspace = std::as_writable_bytes(std::span(workspace)),

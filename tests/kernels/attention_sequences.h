@@ -31,6 +31,7 @@ struct Shape {
   bool is_chunked = false;
   bool slopes = false;
   int32_t value_dim = 0;  // 0: head_dim
+  bool place_bias = false;
   int32_t num_unseen = 0;  // with sees_behind, the last keys of longer sequences
 
   // The keys of a sequence that its tokens see.
@@ -44,8 +45,9 @@ struct Shape {
     return std::to_string(num_heads) + "/" + std::to_string(num_kv_heads) + " heads of " +
            std::to_string(head_dim) + " " + std::string(to_string(dtype)) + " blocks of " +
            std::to_string(block_size) + " window " + std::to_string(window) +
-           (sees_behind ? ", keys behind but " + std::to_string(num_unseen) : "") + (is_chunked ? ", chunked" : "") +
-           (slopes ? ", slopes" : "") +
+           (sees_behind ? ", keys behind but " + std::to_string(num_unseen) : "") +
+           (is_chunked ? ", chunked" : "") +
+           (slopes ? ", slopes" : "") + (place_bias ? ", a bias by place" : "") +
            " values of " + std::to_string(value_width());
   }
 };
@@ -178,6 +180,14 @@ class Sequences {
   std::vector<int32_t> first_;
   int32_t num_tokens_ = 0;
   std::vector<float> q_, k_, v_, sinks_, slopes_;
+  std::vector<float> place_bias_;  // [head][place], a row's own key in the middle
+  int32_t place_reach_ = 0;        // keys on either side
+
+  // The bias of a head and a key so many places after a row's own.
+  [[nodiscard]] const float& place_bias_of(int32_t head, int32_t places) const {
+    return place_bias_[static_cast<size_t>(head * (2 * place_reach_) + place_reach_ + places)];
+  }
+
   Cached cached_k_, cached_v_;
   std::vector<int32_t> table_;
   int32_t table_stride_ = 0;

@@ -112,6 +112,9 @@ TEST(Attention, SeesKeysBehindWhereAsked) {
   }
   expect_oracle({.sees_behind = true, .slopes = true}, lengths, kBound);
   expect_oracle({.num_heads = 6, .num_kv_heads = 3, .window = 70, .slopes = true}, lengths, kBound);
+  expect_oracle({.sees_behind = true, .place_bias = true}, lengths, kBound);
+  expect_oracle(
+      {.num_heads = 6, .num_kv_heads = 3, .window = 70, .place_bias = true}, lengths, kBound);
 }
 
 TEST(Attention, ChunksEndAtMultiplesOfTheWindow) {
@@ -170,6 +173,7 @@ TEST(Attention, EveryBitIsThatOfTheTreeTheHeaderStates) {
                              Shape{.head_dim = 20, .window = 65, .sees_behind = true},
                              Shape{.dtype = DType::kF32, .sees_behind = true, .slopes = true},
                              Shape{.dtype = DType::kF32, .sees_behind = true, .num_unseen = 30},
+                             Shape{.dtype = DType::kF32, .sees_behind = true, .place_bias = true},
                              Shape{.dtype = DType::kI8, .slopes = true},
                              Shape{.dtype = DType::kF8E4M3, .block_size = 64, .sinks = true}}) {
     SCOPED_TRACE(shape.name());

@@ -65,6 +65,30 @@ TEST(SelectFiles, PrefersSafetensorsAndLeavesTheRest) {
   EXPECT_EQ(ranked->files, (std::vector<std::string>{"config.json", "tiktoken.model"}));
 }
 
+// Older files are taken where there is no tokenizer.json.
+TEST(SelectFiles, TakesVocabulariesOfTokenizersWithoutTheUsualFile) {
+  std::vector<std::string> listing = {"added_tokens.json", "config.json", "merges.txt",
+                                      "model.safetensors", "vocab.json",  "vocab.txt"};
+  const auto files_of = [&] { return select_files(listing, *parse_model_name("o/n"), true)->files; };
+  EXPECT_EQ(files_of(),
+            (std::vector<std::string>{"config.json",
+                                      "added_tokens.json",
+                                      "vocab.txt",
+                                      "vocab.json",
+                                      "merges.txt",
+                                      "model.safetensors"}));
+  listing.push_back("tokenizer.json");
+  EXPECT_EQ(files_of(),
+            (std::vector<std::string>{
+                "config.json", "tokenizer.json", "added_tokens.json", "model.safetensors"}));
+  for (const char* weights : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
+    EXPECT_EQ(chosen({"config.json", weights}, "o/n"),
+              "o/n: files: found config.json, " + std::string(weights) +
+                  ", expected config.json with safetensors, which transformers' "
+                  "save_pretrained() writes of pytorch_model.bin, or GGUF");
+  }
+}
+
 // Checkpoints whose config.json does not say how their weights are quantized.
 TEST(SelectFiles, TakesOlderFilesOfQuantization) {
   for (const char* file : {"hf_quant_config.json", "quant_config.json", "quantize_config.json"}) {

@@ -9,6 +9,7 @@
 #include "engine/core/log.h"
 #include "engine/tokenizer/files/hf_tokenizer.h"
 #include "engine/tokenizer/files/named_templates.h"
+#include "engine/tokenizer/files/vocabulary_files.h"
 
 namespace sluice {
 namespace {
@@ -88,10 +89,14 @@ Expected<std::string> read_templates(const std::string& directory, const std::st
 // Names the tokenizer that a directory has in another layout, and what makes tokenizer.json of it.
 std::string what_is_instead(const std::string& directory) {
   std::error_code error;
-  for (const char* name : {"tekken.json", "tokenizer.model", "vocab.json"}) {
+  for (const char* name : {"tekken.json",
+                           "tokenizer.model",
+                           "sentencepiece.bpe.model",
+                           "vocab.json",
+                           "vocab.txt"}) {
     if (!std::filesystem::exists(std::filesystem::path(directory) / name, error)) continue;
     return std::string("nothing, and ") + name +
-           ", which is not read, expected a tokenizer.json: that of the same model's repository in "
+           ", which is not read for this model, expected a tokenizer.json: that of the same model's repository in "
            "Hugging Face's layout, or what transformers' AutoTokenizer saves for this directory";
   }
   return "nothing, expected a tokenizer";
@@ -99,9 +104,28 @@ std::string what_is_instead(const std::string& directory) {
 
 }  // namespace
 
+Expected<std::string> load_tokenizer_json(const std::string& directory) {
+  SLUICE_TRY(std::string json, read_file(directory, "tokenizer.json"));
+  if (!json.empty()) return json;
+  SLUICE_TRY(const std::string ranks, read_file(directory, "tiktoken.model"));
+  if (!ranks.empty()) return json;
+  VocabularyFiles files;
+  SLUICE_TRY(files.words, read_file(directory, "vocab.txt"));
+  SLUICE_TRY(files.tokens, read_file(directory, "vocab.json"));
+  SLUICE_TRY(files.merges, read_file(directory, "merges.txt"));
+  if (files.words.empty() && files.merges.empty()) return json;
+  SLUICE_TRY(files.tokenizer_config, read_file(directory, "tokenizer_config.json"));
+  SLUICE_TRY(files.config, read_file(directory, "config.json"));
+  SLUICE_TRY(files.special_tokens_map, read_file(directory, "special_tokens_map.json"));
+  SLUICE_TRY(files.added_tokens, read_file(directory, "added_tokens.json"));
+  Expected<std::string> made = vocabulary_as_json(files);
+  if (made) return made;
+  return make_error(made.error().code, directory + ": " + made.error().message);
+}
+
 Expected<HfText> load_hf_text(const std::string& directory) {
   HfTokenizerFiles files;
-  SLUICE_TRY(files.tokenizer_json, read_file(directory, "tokenizer.json"));
+  SLUICE_TRY(files.tokenizer_json, load_tokenizer_json(directory));
   const char* source = "tokenizer.json";
   if (files.tokenizer_json.empty()) {
     source = "tiktoken.model";

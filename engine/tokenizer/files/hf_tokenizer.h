@@ -35,7 +35,11 @@ struct HfText {
   std::string chat_template;
 };
 
-// Loads a model's directory. kNotFound: it has neither of the two.
+// Returns a directory's tokenizer.json, or, without one and without a tiktoken.model, what its
+// older files mean (vocabulary_files.h); empty: it has none that are read. kDataLoss: as there.
+Expected<std::string> load_tokenizer_json(const std::string& directory);
+
+// Loads a model's directory. kNotFound: it has no such file.
 Expected<HfText> load_hf_text(const std::string& directory);
 
 }  // namespace sluice

@@ -259,6 +259,10 @@ class AttentionCall {
         .block_table = args_.block_table + req * args_.block_table_stride,
         .sinks = args_.sinks != nullptr ? args_.sinks + int64_t{kv_head} * group_ : nullptr,
         .slopes = args_.slopes != nullptr ? args_.slopes + int64_t{kv_head} * group_ : nullptr,
+        .place_bias = args_.place_bias != nullptr
+                          ? args_.place_bias + first_head * args_.place_bias_stride
+                          : nullptr,
+        .place_bias_stride = args_.place_bias_stride,
         .chosen = chooses()
                       ? latent_.chosen.words + args_.query_start_loc[req] * latent_.chosen.stride
                       : nullptr,

@@ -104,6 +104,9 @@ template <bool kWhole>
         s = mul(cap, tanh(div(s, cap)));
       }
       if (block.slopes != nullptr) s = Distances(block, first_row + r, tile_begin).added_to(s, v);
+      if (block.place_bias != nullptr) {
+        s = add(s, load(block.place_bias_of(first_row + r, tile_begin + 16 * v)));
+      }
       if constexpr (!kWhole) s = SeenLanes(ranges[r], v).or_else(broadcast(kLowest), s);
       top = max(top, s);
       store(row + 16 * v, s);

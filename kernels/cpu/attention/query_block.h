@@ -29,6 +29,8 @@ struct QueryBlock {
   const int32_t* block_table;  // the request's
   const float* sinks;          // from the group's first head on, or null
   const float* slopes;         // likewise
+  const float* place_bias;     // likewise, for a row's own key
+  int64_t place_bias_stride;   // from head to head
   const uint64_t* chosen;      // its first token's keys; null: all. A block then has one token
   int64_t chosen_stride;       // from token to token
   float* scratch;              // attention_scratch_floats(), of this worker
@@ -55,6 +57,13 @@ struct QueryBlock {
   bool is_chunked;
   float soft_cap;
   int32_t keys_behind;  // one past the last key where rows see keys after them; 0: they do not
+
+  // The bias by place of a row for this key and those after it.
+  [[nodiscard]] const float* place_bias_of(int32_t row, int32_t key) const {
+    const int32_t head = (row_begin + row) % group;
+    const int32_t own = first_position + (row_begin + row) / group;
+    return place_bias + head * place_bias_stride + (key - own);
+  }
 };
 
 // Floats for scores, the running partition's output, the merged output, one tile of K and one of V.

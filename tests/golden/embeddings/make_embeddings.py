@@ -37,6 +37,7 @@ TEXTS = ["the cat sat on the mat", "a dog runs to the sea", "Light is fast, soun
          "caf\u00e9 na\u00efve \u4e2d\u6587 unheard-of words!"]
 PAIRS = [["what runs to the sea", "the river runs to the sea"], ["what is red", "the sky is blue"],
          ["why", "no " * 100], ["where is the cat", "the cat sat on the mat in the house"]]
+LONG_TEXTS = {}  # of some models beside the others
 SPACED_PAIRS = [["what  runs", "the   cat sat \u00e9 e\u0301 on [MASK]"]]
 
 
@@ -467,7 +468,7 @@ def write(name):
         row.update(ids=ids, logits=[x.tolist() for x in logits],
                    vectors=[function(x).tolist() for x in logits])
         if more["num_labels"] == 1:
-            scores = encoder.predict([tuple(pair) for pair in inputs])
+            scores = encoder.predict([tuple(pair) for pair in inputs], batch_size=1)
             assert max(abs(float(a) - b[0]) for a, b in zip(scores, row["vectors"])) < 1e-5
     else:
         modules = [("0", "", "Transformer"), ("1", "1_Pooling", "Pooling")]
@@ -481,9 +482,9 @@ def write(name):
         normalize = folder / f"{2 + len(dense)}_Normalize"
         normalize.mkdir(exist_ok=True)
         encoder = SentenceTransformer(str(folder), device="cpu")
-        row["texts"] = TEXTS
-        row["ids"] = [tokenizer(text, truncation=True, max_length=most)["input_ids"] for text in TEXTS]
-        row["vectors"] = [encoder.encode([text])[0].tolist() for text in TEXTS]
+        row["texts"] = TEXTS + LONG_TEXTS.get(name, [])
+        row["ids"] = [tokenizer(text, truncation=True, max_length=most)["input_ids"] for text in row["texts"]]
+        row["vectors"] = [encoder.encode([text])[0].tolist() for text in row["texts"]]
         shutil.rmtree(normalize)
     if name == "new-cls":
         spell_as_authors(folder)
