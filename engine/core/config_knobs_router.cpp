@@ -89,9 +89,11 @@ std::vector<Knob> make_worker_knobs() {
           "server",
           "",
           "auto|cuda_ipc|nccl|shm|tcp",
-          "How KV travels; auto: TCP, but cuda_ipc between GPUs of one machine; nccl: between GPUs. "
-          "Other than auto, both workers need the same. Between nnodes, how parts of results do: "
-          "auto is shm where all share memory, else TCP; nccl with a GPU each."),
+          "How KV travels; auto: TCP, but shm between workers on GPUs of one machine. cuda_ipc and "
+          "nccl are for GPUs, cuda_ipc for those of one machine: a prefill worker that is killed "
+          "may end its decode worker. Other than auto, both workers need the same. Between nnodes, "
+          "how parts of results do: auto is shm where all share memory, else TCP; nccl with a GPU "
+          "each."),
       bytes<&Config::kv_transfer_buffer>("kv-transfer-buffer",
                                          "server",
                                          {int64_t{1} << 20, int64_t{64} << 30},

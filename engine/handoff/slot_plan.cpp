@@ -43,13 +43,15 @@ KvSlotPlan plan_kv_slots(const Config& config,
   return plan;
 }
 
-// auto: by lent memory between devices of one machine, else what any two workers have.
+// auto never lends memory: the owner's death may be the borrower's (transport_ipc.h).
 std::vector<KvTransportKind> kv_transport_kinds_of(const std::string& transport, bool on_device) {
   for (const KvTransportKind kind :
        {KvTransportKind::kSharedMemory, KvTransportKind::kCudaIpc, KvTransportKind::kNccl}) {
     if (transport == to_string(kind)) return {kind};
   }
-  if (transport == "auto" && on_device) return {KvTransportKind::kCudaIpc, KvTransportKind::kTcp};
+  if (transport == "auto" && on_device) {
+    return {KvTransportKind::kSharedMemory, KvTransportKind::kTcp};
+  }
   return {KvTransportKind::kTcp};
 }
 

@@ -368,19 +368,19 @@ void DeviceTransport::fill_pair(Session& session) {
   while (!session.queue.empty() && pair.is_open()) {
     KvOutgoing& next = session.queue.front();
     const bool is_data = next.frame.kind == KvFrameKind::kData;
-    const bool may_go =
-        is_data ? pair.is_ready() && pair.link().num_open() < kMostInPair : pair.has_link();
+    const bool may_go = is_data ? pair.is_ready() && pair.link().num_open() < kMostInPair
+                                : pair.has_link() && pair.has_told_all();
     if (!may_go) return;
     KvFrame frame = next.frame;
     frame.sequence = ++session.last_number;
     frame.epoch = session.options.own_epoch;
     if (is_data) frame.payload_sum = pair.link().place_of(next.payload.front());
-    pair.write(frame);
     if (is_data) {
-      pair.link().send(frame.sequence, next.payload.front());
+      pair.send(frame, next.payload.front());
       session.in_pair[frame.sequence] = {frame, std::move(next.payload)};
-    } else if (frame.kind == KvFrameKind::kNak) {
-      release_outstanding();
+    } else {
+      pair.write(frame);
+      if (frame.kind == KvFrameKind::kNak) release_outstanding();
     }
     session.queue.pop_front();
   }

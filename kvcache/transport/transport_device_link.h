@@ -31,6 +31,9 @@ class DeviceLink {
   // Sender: sends after earlier calls. Numbers rise, and are those of the frames that name the
   // payloads. The device owns the bytes until advance() returns the number, or is_gone().
   virtual void send(uint64_t number, std::span<const std::byte> bytes) = 0;
+  // Sender: tells whether the peer may receive the payload; the frame that names it goes then. The
+  // peer's device, where kernels of steps want all multiprocessors, should not wait for this one.
+  [[nodiscard]] virtual bool is_receivable(uint64_t number) const = 0;
   // Sender: returns the `place` of these bytes for the peer's receive().
   [[nodiscard]] virtual uint64_t place_of(std::span<const std::byte> bytes) const = 0;
 

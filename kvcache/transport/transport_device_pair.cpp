@@ -101,9 +101,23 @@ void DevicePair::take_link(Expected<std::unique_ptr<DeviceLink>> made) {
   }
 }
 
+void DevicePair::send(const KvFrame& frame, std::span<const std::byte> payload) {
+  link_->send(frame.sequence, payload);
+  untold_.push_back(frame);
+  tell_receivable();
+}
+
+void DevicePair::tell_receivable() {
+  while (!untold_.empty() && link_->is_receivable(untold_.front().sequence)) {
+    write(untold_.front());
+    untold_.pop_front();
+  }
+}
+
 void DevicePair::advance_link(std::vector<uint64_t>& done, uint64_t own_epoch) {
   if (link_ == nullptr) return;
   link_->advance(done);
+  tell_receivable();
   said_.clear();
   if (is_receiver_ && !has_told_ && link_->state() == DeviceLink::State::kReady) {
     said_.emplace_back().kind = KvFrameKind::kReady;

@@ -6,6 +6,7 @@
 
 #include <chrono>
 #include <cstddef>
+#include <deque>
 #include <memory>
 #include <optional>
 #include <span>
@@ -44,11 +45,17 @@ class DevicePair {
 
   [[nodiscard]] DeviceLink& link() { return *link_; }
 
-  // Advances the link, tells the peer what the link has to say and, once, that a receiver's link is
-  // ready.
+  // Advances the link, tells the peer of payloads that it may receive, what the link has to say
+  // and, once, that a receiver's link is ready.
   void advance_link(std::vector<uint64_t>& done, uint64_t own_epoch);
 
   void note_ready() { is_peer_ready_ = true; }
+
+  // Sender: sends the frame's payload by the link, and the frame once the peer may receive it.
+  void send(const KvFrame& frame, std::span<const std::byte> payload);
+
+  // Sender: tells whether the peer was told of all payloads: other frames follow theirs.
+  [[nodiscard]] bool has_told_all() const { return untold_.empty(); }
 
   // Sender: tells whether both ends of the link are there.
   [[nodiscard]] bool is_ready() const {
@@ -88,6 +95,7 @@ class DevicePair {
   DevicePair(std::unique_ptr<KvStream> stream, bool is_receiver);
 
   void take_link(Expected<std::unique_ptr<DeviceLink>> made);
+  void tell_receivable();
 
   std::unique_ptr<KvStream> stream_;  // outlives link_
   bool is_open_ = true;
@@ -102,6 +110,7 @@ class DevicePair {
   bool is_peer_ready_ = false;
   bool has_told_ = false;  // the peer knows that the link is ready
   std::unique_ptr<DeviceLink> link_;
+  std::deque<KvFrame> untold_;  // of payloads in the link that the peer may not receive yet
   std::vector<KvFrame> said_;  // scratch: the link's frames
 };
 

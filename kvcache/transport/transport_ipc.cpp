@@ -1,8 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "kvcache/transport/transport_ipc.h"
 
-#include <sys/stat.h>
-
 #include <array>
 #include <cstring>
 #include <string>
@@ -56,16 +54,6 @@ class IpcLinks final : public DeviceLinks {
   kernels::DeviceMemory& device_;
 };
 
-// CUDA's handles name processes, which pid namespaces number each for itself.
-Expected<std::string> place_of_process() {
-  SLUICE_TRY(const std::string boot_id, machine_boot_id());
-  struct stat found{};
-  if (stat("/proc/self/ns/pid", &found) != 0) {
-    return make_error(ErrorCode::kUnsupported, "KV transport cuda_ipc: no pid namespace");
-  }
-  return "cuda_ipc:" + boot_id + ":" + std::to_string(found.st_ino);
-}
-
 // Connections of shared memory whose addresses end with the listener's device: a device that cannot
 // be accessed makes an invalid address.
 class IpcStreams final : public KvStreamMaker {
@@ -113,9 +101,10 @@ Expected<std::unique_ptr<KvTransport>> make_ipc_transport(KvTransportOptions opt
   if (options.device == nullptr || options.device->is_host()) {
     return make_error(ErrorCode::kUnavailable, "KV transport cuda_ipc: the KV is not a GPU's");
   }
-  SLUICE_TRY(const std::string place, place_of_process());
+  // CUDA's handles name processes, which pid namespaces number each for itself.
+  SLUICE_TRY(const std::string place, place_of_process({"net", "user", "pid"}));
   options.ring_bytes = kShmLeastRingBytes;  // headers alone
-  SLUICE_TRY(auto streams, make_shm_streams_at(place, options));
+  SLUICE_TRY(auto streams, make_shm_streams_at("cuda_ipc:" + place, options));
   auto maker = std::make_unique<IpcStreams>(std::move(streams), *options.device);
   auto links = std::make_unique<IpcLinks>(*options.device);
   return make_device_transport(std::move(links), std::move(maker), std::move(options));

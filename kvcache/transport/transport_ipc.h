@@ -4,15 +4,17 @@
 // slots. Tests run it on the shim's devices, in one process and in two.
 //
 // Connections are those of shared memory (transport_shm.h), between processes of one user on one
-// machine and in one pid namespace: "cuda_ipc:<boot id>:<pid namespace>:<name>:<UUID>" is an
-// address, with the sender's GPU, which the receiver must be able to access. No process writes
-// another process's memory: a sender that was stopped and resumed cannot corrupt memory that has a
-// new owner since. A payload has arrived when the receiver has reported the copy and the sender
-// that the payload was unchanged until then; a sender that gave the payload up does not confirm.
+// machine and in one pid namespace: "cuda_ipc:<place of the process>:<name>:<UUID>" is an address,
+// with the sender's GPU, which the receiver must be able to access. No process writes another
+// process's memory: a sender that was stopped and resumed cannot corrupt memory that has a new
+// owner since. A payload has arrived when the receiver has reported the copy and the sender that
+// the payload was unchanged until then; a sender that gave the payload up does not confirm.
 //
-// Copying after the source was released or its process ended is undefined behaviour in CUDA. Such
-// copies are of payloads without a receiver; but if one makes the receiver's GPU fail, the receiver
-// ends with it.
+// A sender that ends in order waits for its receivers. One that is killed cannot, and copying from
+// memory that its owner has freed is undefined in CUDA (cudaIpcOpenMemHandle()): the bytes go to no
+// request, but a GPU that faults ends the receiver with all of its requests. No run has shown what
+// it does. So this is for workers that end together, and chosen by name alone: --kv-transport auto
+// takes shared memory.
 #pragma once
 
 #include <memory>

@@ -23,6 +23,9 @@ class IpcSender final : public DeviceLink {
   [[nodiscard]] State state() const override { return state_; }
 
   void send(uint64_t number, std::span<const std::byte> bytes) override;
+
+  [[nodiscard]] bool is_receivable(uint64_t) const override { return true; }
+
   [[nodiscard]] uint64_t place_of(std::span<const std::byte> bytes) const override;
   void receive(uint64_t number, uint64_t place, std::span<std::byte> bytes) override;
   void advance(std::vector<uint64_t>& done) override;
@@ -59,6 +62,8 @@ class IpcReceiver final : public DeviceLink {
   [[nodiscard]] State state() const override { return state_; }
 
   void send(uint64_t number, std::span<const std::byte> bytes) override;
+
+  [[nodiscard]] bool is_receivable(uint64_t) const override { return false; }
 
   [[nodiscard]] uint64_t place_of(std::span<const std::byte>) const override { return 0; }
 

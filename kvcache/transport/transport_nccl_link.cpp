@@ -47,7 +47,9 @@ void NcclLink::send(uint64_t number, std::span<const std::byte> bytes) {
   operation.number = number;
   operation.from = bytes.data();
   operation.bytes = bytes.size();
+  if (first_ == 0) first_ = number;
   waiting_.push_back(std::move(operation));
+  begin_waiting();
 }
 
 void NcclLink::receive(uint64_t number, uint64_t /*place*/, std::span<std::byte> bytes) {
@@ -56,6 +58,15 @@ void NcclLink::receive(uint64_t number, uint64_t /*place*/, std::span<std::byte>
   operation.to = bytes.data();
   operation.bytes = bytes.size();
   waiting_.push_back(std::move(operation));
+}
+
+void NcclLink::begin_waiting() {
+  while (state_ == State::kReady && !is_beginning_ && !waiting_.empty() &&
+         running_.size() < kMostRunning) {
+    Operation next = std::move(waiting_.front());
+    waiting_.pop_front();
+    begin(std::move(next));
+  }
 }
 
 // While NCCL enqueues an operation, no other call is made and the stream is not used.
@@ -74,6 +85,7 @@ void NcclLink::begin(Operation operation) {
 
 void NcclLink::note_begun() {
   is_beginning_ = false;
+  last_begun_ = running_.back().number;
   std::unique_ptr<kernels::DeviceEvent>& done = running_.back().done;
   if (events_.empty()) {
     done = queue_->make_event();
@@ -98,12 +110,7 @@ void NcclLink::advance(std::vector<uint64_t>& done) {
   if (now == kNcclInProgress) return;
   state_ = State::kReady;
   if (is_beginning_) note_begun();
-  while (state_ == State::kReady && !is_beginning_ && !waiting_.empty() &&
-         running_.size() < kMostRunning) {
-    Operation next = std::move(waiting_.front());
-    waiting_.pop_front();
-    begin(std::move(next));
-  }
+  begin_waiting();
 }
 
 void NcclLink::abort() {

@@ -3,8 +3,14 @@
 // receives one after the other. The communicator is non-blocking: it is asked how far it is, and is
 // aborted on a thread of its own, since NCCL takes most of a second for that.
 //
-// An operation waits on the GPU for its counterpart, because NCCL does not notice that a peer is
-// gone: the caller that knows it calls abort().
+// An operation waits on the GPU for its counterpart, on multiprocessors that steps want: a receive
+// is called after its send has begun (is_receivable()), except a link's first. NCCL connects two
+// ranks in their first operation (ncclTransportP2pSetup(), which groupLaunch() calls on a thread of
+// NCCL's own, and where each side waits for the other's data), and launches no kernel before: a
+// first send that the peer does not know of would never begin, and a first receive holds no
+// multiprocessor. NCCL does not notice that a peer is gone: the caller that knows it calls abort().
+//
+// Method: NCCL 2.30, src/enqueue.cc, src/group.cc and src/transport.cc.
 #pragma once
 
 #include <atomic>
@@ -39,6 +45,10 @@ class NcclLink final : public DeviceLink {
   // The other rank calls the counterparts, with as many bytes and in the same order.
   void send(uint64_t number, std::span<const std::byte> bytes) override;
 
+  [[nodiscard]] bool is_receivable(uint64_t number) const override {
+    return number <= last_begun_ || number == first_;
+  }
+
   [[nodiscard]] uint64_t place_of(std::span<const std::byte>) const override { return 0; }
 
   void receive(uint64_t number, uint64_t place, std::span<std::byte> bytes) override;
@@ -65,6 +75,7 @@ class NcclLink final : public DeviceLink {
   };
 
   [[nodiscard]] kernels::NcclResult ask();
+  void begin_waiting();
   void begin(Operation operation);
   void note_begun();
 
@@ -76,6 +87,8 @@ class NcclLink final : public DeviceLink {
   std::deque<Operation> waiting_;
   std::deque<Operation> running_;  // the last one is being begun, or all are in the queue
   bool is_beginning_ = false;
+  uint64_t first_ = 0;       // number of the first send; 0: none yet
+  uint64_t last_begun_ = 0;  // number of the last operation in the queue
   std::vector<std::unique_ptr<kernels::DeviceEvent>> events_;  // free ones
   std::unique_ptr<kernels::DeviceEvent> last_;                 // recorded after the abort
   std::atomic<bool> is_aborted_ = false;

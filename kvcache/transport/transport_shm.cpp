@@ -6,6 +6,7 @@
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
+#include <sys/stat.h>
 #include <sys/uio.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -333,18 +334,24 @@ std::unique_ptr<KvStream> ShmStreams::dial(const std::string& address) {
 
 }  // namespace
 
-Expected<std::string> machine_boot_id() {
+Expected<std::string> place_of_process(std::initializer_list<const char*> namespaces) {
   std::ifstream file("/proc/sys/kernel/random/boot_id");
-  std::string boot_id;
-  if (!std::getline(file, boot_id) || boot_id.empty()) {
+  std::string place;
+  if (!std::getline(file, place) || place.empty()) {
     return make_error(ErrorCode::kUnsupported, "KV between processes of a machine: no boot id");
   }
-  return boot_id;
+  for (const char* const kind : namespaces) {
+    struct stat found {};
+
+    const bool is_there = stat((std::string("/proc/self/ns/") + kind).c_str(), &found) == 0;
+    place += ":" + std::to_string(is_there ? found.st_ino : 0);
+  }
+  return place + ":" + std::to_string(geteuid());
 }
 
 Expected<std::unique_ptr<KvStreamMaker>> make_shm_streams(const KvTransportOptions& options) {
-  SLUICE_TRY(const std::string boot_id, machine_boot_id());
-  return make_shm_streams_at("shm:" + boot_id, options);
+  SLUICE_TRY(const std::string place, place_of_process({"net", "user"}));
+  return make_shm_streams_at("shm:" + place, options);
 }
 
 Expected<std::unique_ptr<KvStreamMaker>> make_shm_streams_at(const std::string& place,

@@ -2,9 +2,11 @@
 // Frames through shared memory (transport_stream.h), between processes of one user on one machine.
 // The receiver dials the sender's unix socket, which has a random name, and passes a ring that it
 // made (shm_ring.h) and two eventfds; it sends its own frames through the socket, whose end ends
-// both. Addresses are "shm:<boot id>:<name>"; another boot's or machine's is not an address here.
+// both. Addresses are "shm:<place of the process>:<name>", in namespaces of the network, which has
+// the names of sockets, and of users; one of another place is not an address here.
 #pragma once
 
+#include <initializer_list>
 #include <memory>
 #include <string>
 
@@ -21,7 +23,8 @@ Expected<std::unique_ptr<KvStreamMaker>> make_shm_streams(const KvTransportOptio
 Expected<std::unique_ptr<KvStreamMaker>> make_shm_streams_at(const std::string& place,
                                                              const KvTransportOptions& options);
 
-// Returns an id that each start of the machine changes. kUnsupported: there is none.
-Expected<std::string> machine_boot_id();
+// Returns "<boot id>:<namespace>:...:<user>", with these namespaces of /proc/self/ns in their
+// order; 0: the machine does not have the kind. kUnsupported: the machine has no boot id.
+Expected<std::string> place_of_process(std::initializer_list<const char*> namespaces);
 
 }  // namespace sluice

@@ -225,15 +225,16 @@ INSTANTIATE_TEST_SUITE_P(
         Way{"device", "tcp", Cache::kCuda, Cache::kCuda},
         Way{"from_device", "shm", Cache::kCuda, Cache::kHost},
         Way{"to_device", "tcp", Cache::kHost, Cache::kCuda},
-        Way{"ipc", "auto", Cache::kCuda, Cache::kCuda, nullptr, KvTransportKind::kCudaIpc},
+        Way{"ipc", "cuda_ipc", Cache::kCuda, Cache::kCuda, nullptr, KvTransportKind::kCudaIpc},
+        Way{"auto", "auto", Cache::kCuda, Cache::kCuda, nullptr, KvTransportKind::kSharedMemory},
         Way{"auto_to_host", "auto", Cache::kCuda, Cache::kHost, nullptr, KvTransportKind::kTcp},
         Way{"auto_to_tcp", "auto", Cache::kCuda, Cache::kCuda, "tcp", KvTransportKind::kTcp},
-        Way{"auto_from_ipc",
-            "cuda_ipc",
+        Way{"auto_from_shm",
+            "shm",
             Cache::kCuda,
             Cache::kCuda,
             "auto",
-            KvTransportKind::kCudaIpc}),
+            KvTransportKind::kSharedMemory}),
     kNameOf);
 #ifdef SLUICE_TESTS_ON_GPU  // NCCL connects two GPUs, and never one with itself
 INSTANTIATE_TEST_SUITE_P(TwoDevices,
@@ -250,6 +251,18 @@ INSTANTIATE_TEST_SUITE_P(
                       Way{"staged", "tcp", Cache::kFakeDevice, Cache::kFakeDevice},
                       Way{"nccl", "nccl", Cache::kFakeDevice, Cache::kFakeDevice}),
     kNameOf);
+
+// A worker that is killed takes lent memory with it, perhaps from under the other one's GPU.
+TEST(HandoffDevices, AutoReadsNoMemoryOfAnotherProcess) {
+  for (const bool on_device : {false, true}) {
+    const auto kinds = kv_transport_kinds_of("auto", on_device);
+    ASSERT_FALSE(kinds.empty());
+    EXPECT_EQ(kinds.back(), KvTransportKind::kTcp);  // which all workers have
+    for (const KvTransportKind kind : kinds) {
+      EXPECT_FALSE(is_kv_device_transport(to_string(kind))) << to_string(kind);
+    }
+  }
+}
 
 // What travels by NCCL is a GPU's.
 TEST(HandoffDevices, ATransportOfGpusIsRefusedToACpu) {

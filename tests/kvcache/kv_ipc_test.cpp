@@ -335,9 +335,11 @@ TEST_F(KvIpc, AddressesOfOtherMachinesNamespacesAndDevicesAreNone) {
   };
   const size_t name = own.find(":sluice-kv-");
   const std::string other_boot = changed(10);
-  const std::string other_namespace = changed(name - 1);
+  const std::string other_user = changed(name - 1);
+  const std::string other_namespace = changed(own.rfind(':', name - 1) - 1);
   const std::string other_device = changed(own.size() - 1);
   for (const std::string& address : {other_boot,
+                                     other_user,
                                      other_namespace,
                                      other_device,
                                      own.substr(0, own.rfind(':')),

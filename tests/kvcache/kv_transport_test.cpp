@@ -3,6 +3,9 @@
 #include "kvcache/transport/kv_transport.h"
 
 #include <gtest/gtest.h>
+#include <sched.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <deque>
@@ -11,6 +14,7 @@
 #include <thread>
 #include <vector>
 
+#include "kvcache/transport/transport_shm.h"
 #include "tests/support/kv_pair.h"
 
 namespace sluice {
@@ -392,6 +396,41 @@ INSTANTIATE_TEST_SUITE_P(AllKinds,
 
 TEST(KvTransports, EachKindIsOneThatTheTestsRun) {
   EXPECT_EQ(kv_transport_kinds(), (std::vector<std::string_view>{"shm", "tcp"}));
+}
+
+// Each part of an address but the name says where it is one.
+TEST(KvShmAddresses, ThoseOfOtherPlacesAreNone) {
+  TransportEnd sender("shm");
+  TransportEnd receiver("shm");
+  const KvFrameLayout layout = test::test_layout();
+  const std::string own = sender->address();
+  const size_t name = own.find(":sluice-kv-");
+  int num_parts = 0;
+  for (size_t end = own.find(':'); end <= name; end = own.find(':', end + 1), ++num_parts) {
+    std::string other = own;
+    other[end - 1] = other[end - 1] == '0' ? '1' : '0';
+    const auto opened = receiver->open(test::receiver_options(layout, other));
+    ASSERT_FALSE(opened.has_value()) << other;
+    EXPECT_EQ(opened.error().code, ErrorCode::kInvalidArgument);
+  }
+  EXPECT_EQ(num_parts, 5);  // kind, boot, network, users, user
+  EXPECT_TRUE(receiver->open(test::receiver_options(layout, own)).has_value());
+}
+
+TEST(KvShmAddresses, AProcessOfAnotherNetworkNamespaceIsAtAnotherPlace) {
+  const auto here = place_of_process({"net"});
+  ASSERT_TRUE(here.has_value());
+  const pid_t child = fork();
+  if (child == 0) {
+    if (unshare(CLONE_NEWNET) != 0 && unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) _exit(2);
+    const auto there = place_of_process({"net"});
+    _exit(there.has_value() && *there != *here ? 0 : 1);
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  ASSERT_TRUE(WIFEXITED(status));
+  if (WEXITSTATUS(status) == 2) GTEST_SKIP() << "no namespace may be made here";
+  EXPECT_EQ(WEXITSTATUS(status), 0);
 }
 
 }  // namespace

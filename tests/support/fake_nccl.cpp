@@ -4,10 +4,12 @@
 // later; with parts of 15 a call returns at once, and they never arrive. The same device twice is
 // refused. Giving back a communicator that another thread is using ends the process.
 //
-// Communicators of pairs (tests/support/fake_nccl.h) are made without waiting. Every second send or
-// receive is still on its way into the stream when its call returns, and a call meanwhile ends the
-// process. A pair's payloads go in order, when both sides are present; aborting one end leaves the
-// other.
+// Communicators of pairs (tests/support/fake_nccl.h) are made without waiting. An end's first send
+// or receive stays on its way into the stream until the other end has called its own, since they
+// connect then, and every second one until it is asked for; a call meanwhile ends the process. So
+// does a receive, other than the first, that is called before its send is in the stream: a GPU
+// would wait, on multiprocessors that steps want. A pair's payloads go in order, when both sides
+// are present; aborting one end leaves the other.
 #include <algorithm>
 #include <array>
 #include <atomic>
@@ -108,6 +110,9 @@ struct Pair {
   std::array<bool, 2> is_here{};  // this and the rest: guarded by mutex
   std::array<std::deque<Payload>, 2> sends;
   std::array<std::deque<Payload>, 2> receives;
+  std::array<bool, 2> has_called{};   // an operation, by rank
+  std::array<int, 2> num_sends{};     // in their stream so far, by rank
+  std::array<int, 2> num_receives{};  // called so far
   int num_exchanged = 0;
   bool has_error = false;
 };
@@ -122,7 +127,8 @@ struct Comm {
   std::shared_ptr<Pair> pair = nullptr;
   int asks_left = 0;  // calls until it is ready
   int num_payloads = 0;
-  bool is_beginning = false;
+  bool is_beginning = false;  // the last payload is on its way into the stream
+  bool is_sending = false;    // that is a send
   std::atomic<int> num_users = 0;
 };
 
@@ -146,15 +152,30 @@ void check_thread() {
   if (own == behavior_now().owner) std::abort();
 }
 
+// The last payload is in its stream. The pair is locked.
+void note_begun(Comm* comm) {
+  comm->is_beginning = false;
+  comm->pair->num_sends[static_cast<size_t>(comm->rank)] += comm->is_sending ? 1 : 0;
+}
+
 int put(Comm* comm, const Payload& payload) {
   check_thread();
   const Use use(comm);
   if (comm->is_beginning || payload.stream == nullptr) std::abort();
   const std::scoped_lock lock(comm->pair->mutex);
   const auto rank = static_cast<size_t>(comm->rank);
-  (payload.from != nullptr ? comm->pair->sends : comm->pair->receives)[rank].push_back(payload);
+  const bool is_first = comm->num_payloads++ == 0;
+  comm->is_sending = payload.from != nullptr;
+  if (!comm->is_sending && !is_first &&
+      comm->pair->num_receives[rank] >= comm->pair->num_sends[1 - rank]) {
+    std::abort();
+  }
+  comm->pair->num_receives[rank] += comm->is_sending ? 0 : 1;
+  (comm->is_sending ? comm->pair->sends : comm->pair->receives)[rank].push_back(payload);
+  comm->pair->has_called[rank] = true;
   ++payload.stream->num_begun;
-  comm->is_beginning = ++comm->num_payloads % 2 == 0;
+  comm->is_beginning = is_first || comm->num_payloads % 2 == 0;
+  if (!comm->is_beginning) note_begun(comm);
   comm->pair->exchange();
   return comm->is_beginning ? kInProgress : kSuccess;
 }
@@ -165,9 +186,10 @@ int ask_pair(Comm* comm, int* error) {
   const std::scoped_lock lock(comm->pair->mutex);
   comm->pair->exchange();
   const bool is_whole = comm->pair->is_here[0] && comm->pair->is_here[1];
+  const bool is_connected = comm->pair->has_called[0] && comm->pair->has_called[1];
   const bool is_busy = !is_whole || comm->asks_left > 0 || comm->is_beginning;
   if (is_whole && comm->asks_left > 0) --comm->asks_left;
-  comm->is_beginning = false;
+  if (comm->is_beginning && is_connected) note_begun(comm);
   *error = comm->pair->has_error ? kRemoteError : is_busy ? kInProgress : kSuccess;
   return kSuccess;
 }

@@ -103,7 +103,7 @@ TEST(CudaHandoff, AFetchedPromptGetsTheBitsOfOneEngine) {
     const char* transport;
   };
 
-  for (const auto& [dtype, transport] : {Way{"auto", "auto"}, Way{"int8", "tcp"}}) {
+  for (const auto& [dtype, transport] : {Way{"auto", "cuda_ipc"}, Way{"int8", "tcp"}}) {
     SCOPED_TRACE(transport);
     const TinyModel model(TinyWeights::kInt8, dtype);
     Config config = model.config("cuda");
@@ -128,7 +128,7 @@ TEST(CudaHandoff, FetchedStatesGiveTheBitsOfOneEngine) {
     Config config = testing::tiny_config(
         "cuda", golden_folder() + "/models/engine-" + name + ".gguf", "float32");
     config.kv_cache_memory = int64_t{8} << 20;
-    config.kv_transport = name == names.front() ? "auto" : "tcp";
+    config.kv_transport = name == names.front() ? "cuda_ipc" : "tcp";
     expect_bits_of_one_engine(config, whole);
   }
 }
