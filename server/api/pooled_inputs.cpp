@@ -80,15 +80,19 @@ int64_t PooledRequest::num_tokens() const {
 
 Expected<PoolingInfo> pooling_of(const ValidationContext& context, PooledKind wanted) {
   const std::string name = context.model_names.front();
+  const bool wants_vectors = wanted == PooledKind::kVectors || wanted == PooledKind::kTokens;
   if (!context.model.pooling) {
+    constexpr std::string_view kVectors = "--convert embed makes vectors";
+    constexpr std::string_view kScores = "--convert classify makes scores";
+    std::string advice(wants_vectors ? kVectors : kScores);
+    if (wanted == PooledKind::kAny) advice += ", one with " + std::string(kVectors);
     return make_error(ErrorCode::kUnsupported,
                       "The model `" + name +
                           "` generates tokens and makes neither vectors nor scores; a server "
-                          "started with --convert embed makes vectors.",
+                          "started with " + advice + ".",
                       "model");
   }
   const PoolingInfo& info = *context.model.pooling;
-  const bool wants_vectors = wanted == PooledKind::kVectors || wanted == PooledKind::kTokens;
   if (wants_vectors && info.is_classifier) {
     return make_error(ErrorCode::kUnsupported,
                       "The model `" + name + "` makes scores and no vectors of texts.",

@@ -167,12 +167,23 @@ TEST_F(Embeddings, EachKindOfModelSaysWhatItLacks) {
   make_classifier({"LABEL_0"});
   EXPECT_EQ(refused(kPath, {{"input", "a"}}), "model");
   engine_.editable_model().pooling.reset();
-  for (const char* path : {kPath, "/pooling", "/classify"}) {
+  const auto is_told = [this](const char* flag) {
+    return message_.find(flag) != std::string::npos;
+  };
+  for (const char* path : {kPath, "/pooling"}) {
     EXPECT_EQ(refused(path, {{"input", "a"}}), "model") << path;
-    EXPECT_NE(message_.find("--convert embed"), std::string::npos);
+    EXPECT_TRUE(is_told("--convert embed")) << message_;
   }
-  EXPECT_EQ(refused("/rerank", {{"query", "a"}, {"documents", {"b"}}}), "model");
   EXPECT_EQ(refused("/embed", {{"inputs", "a"}}), "model");
+  EXPECT_TRUE(is_told("--convert embed")) << message_;
+  EXPECT_EQ(refused("/classify", {{"input", "a"}}), "model");
+  EXPECT_TRUE(is_told("--convert classify")) << message_;
+  EXPECT_EQ(refused("/predict", {{"inputs", "a"}}), "model");
+  EXPECT_TRUE(is_told("--convert classify")) << message_;
+  EXPECT_EQ(refused("/rerank", {{"query", "a"}, {"documents", {"b"}}}), "model");
+  EXPECT_TRUE(is_told("--convert classify")) << "rerankers are such models: " << message_;
+  EXPECT_EQ(refused("/score", {{"queries", "a"}, {"documents", {"b"}}}), "model");
+  EXPECT_TRUE(is_told("--convert classify")) << message_;
 }
 
 TEST_F(Embeddings, PoolingGivesOneVectorATokenWhereAsked) {
