@@ -253,6 +253,13 @@ std::string rerank_json(const PooledAnswer& answer,
 // The path alone does not tell TEI's requests.
 bool is_tei(const Json& body) { return find_field(body, "texts") != nullptr; }
 
+// Some clients send the switch as a string.
+Expected<bool> wants_documents(const Json& body, bool usual) {
+  const Json* const value = find_field(body, "return_documents");
+  if (value != nullptr && (*value == "true" || *value == "false")) return *value == "true";
+  return read_bool(body, "return_documents", usual);
+}
+
 // vLLM and Jina return the documents by default, Cohere and TEI on request.
 Expected<RerankForm> read_rerank_form(const Json& body, bool is_cohere) {
   RerankForm form;
@@ -261,7 +268,7 @@ Expected<RerankForm> read_rerank_form(const Json& body, bool is_cohere) {
   if (form.is_tei) {
     SLUICE_TRY(form.has_texts, read_bool(body, "return_text", false));
   } else {
-    SLUICE_TRY(form.has_texts, read_bool(body, "return_documents", !is_cohere));
+    SLUICE_TRY(form.has_texts, wants_documents(body, !is_cohere));
   }
   SLUICE_TRY(const auto top_n, read_integer(body, "top_n", 0, INT32_MAX));
   form.top_n = static_cast<size_t>(top_n.value_or(0));

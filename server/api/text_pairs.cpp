@@ -57,6 +57,17 @@ tl::unexpected<Error> too_long(const InputRules& rules, size_t count, size_t oth
 
 bool cuts_second(const InputRules& rules) { return rules.cuts || rules.cuts_documents; }
 
+// Cuts a pair to `most` tokens as tokenizers do by "longest_first": the longer text alone, as long
+// as it stays the longer one, then both to halves, of which the longer text's may have one more.
+void cut_longest(const InputRules& rules, size_t most, Ids& first, Ids& second) {
+  if (first.size() + second.size() <= most) return;
+  const bool is_first_longer = first.size() > second.size();
+  Ids& longer = is_first_longer ? first : second;
+  Ids& shorter = is_first_longer ? second : first;
+  cut_ids(rules, most / 2, shorter);
+  cut_ids(rules, most - shorter.size(), longer);
+}
+
 // The whole conversation is tokenized as one text, so that tokens at its borders are the model's.
 // Where it is too long, tokens of the document are left out, at its end or its beginning.
 Expected<Ids> judge(const ValidationContext& context,
@@ -102,10 +113,7 @@ Expected<PairFront> pair_front(const ValidationContext& context,
                        "may be at most " + std::to_string(kMostRepeatedBytes) + ".",
                    rules.param);
   }
-  front.ids = context.tokenizer.prefix_tokens();
   SLUICE_TRY_VOID(context.tokenizer.encode(text, SpecialText::kParse, front.ids));
-  const Ids between = context.tokenizer.between_tokens();
-  front.ids.insert(front.ids.end(), between.begin(), between.end());
   return front;
 }
 
@@ -127,18 +135,25 @@ Expected<Ids> encode_pair(const ValidationContext& context,
     return judge(context, rules, front.text, second);
   }
   const Tokenizer& tokenizer = context.tokenizer;
-  Ids ids = front.ids;
+  Ids query = front.ids;
   Ids document;
   SLUICE_TRY_VOID(tokenizer.encode(second, SpecialText::kParse, document));
+  Ids ids = tokenizer.prefix_tokens();
+  const Ids between = tokenizer.between_tokens();
   const Ids suffix = tokenizer.suffix_tokens();
   const auto most = static_cast<size_t>(rules.most);
-  const size_t others = ids.size() + suffix.size();
+  const size_t num_marks = ids.size() + between.size() + suffix.size();
+  const size_t others = num_marks + query.size();
   if (others + document.size() > most) {
-    if (!cuts_second(rules) || others >= most) {
-      return too_long(rules, others + document.size(), others);
+    const size_t kept = rules.cuts_documents && !rules.cuts ? others : num_marks;
+    if (!cuts_second(rules) || kept >= most) {
+      return too_long(rules, others + document.size(), kept);
     }
-    cut_ids(rules, most - others, document);
+    if (rules.cuts) cut_longest(rules, most - num_marks, query, document);
+    if (!rules.cuts) cut_ids(rules, most - others, document);
   }
+  ids.insert(ids.end(), query.begin(), query.end());
+  ids.insert(ids.end(), between.begin(), between.end());
   document.insert(document.end(), suffix.begin(), suffix.end());
   if (context.model.pooling->has_segments) {
     for (TokenId& id : document) id += context.model.vocab_size;

@@ -30,7 +30,9 @@ struct PairFront {
 
 // Returns the ids of a pair: for a model with a layer that scores, the tokenizer's form of pairs,
 // for one whose score is a token's probability, its conversation. Where the whole is too long and
-// `rules` says to cut, the second text is cut. `index`: as in encode_input(), of the second text.
+// `rules` says to cut, the longer text is cut, and both where that is not enough. A conversation,
+// like every pair where documents alone are cut, loses tokens of the second text. `index`: as in
+// encode_input(), of the second text.
 [[nodiscard]] Expected<std::vector<TokenId>> encode_pair(const ValidationContext& context,
                                                          const InputRules& rules,
                                                          const PairFront& front,

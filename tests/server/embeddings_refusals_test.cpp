@@ -3,6 +3,7 @@
 // answered as it is meant, or refused by the name of the field that is wrong.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -214,6 +215,31 @@ TEST_F(PooledRefusals, ADocumentIsCutAtTheSideThatIsAsked) {
   EXPECT_EQ(engine_.submitted().back().prompt.size(), 64U);
 }
 
+// Hugging Face's tokenizers call it "longest_first": the longer of the two is cut, then both.
+TEST_F(PooledRefusals, TheLongerTextOfAPairIsCut) {
+  make_classifier({"LABEL_0"});
+  const auto kept = [&](size_t first, size_t second, int most, const char* side = "right") {
+    const std::string query = std::string(first - 1, 'q') + "Q";
+    const std::string document = std::string(second - 1, 'd') + "D";
+    ok("/score", {{"queries", query}, {"documents", document}, {"truncate_prompt_tokens", most},
+                  {"truncation_side", side}});
+    const std::string prompt = engine_.last_prompt();
+    return std::pair(std::ranges::count_if(prompt, [](char c) { return c == 'q' || c == 'Q'; }),
+                     std::ranges::count_if(prompt, [](char c) { return c == 'd' || c == 'D'; }));
+  };
+  using Counts = std::pair<ptrdiff_t, ptrdiff_t>;
+  // <s> is one of the tokens.
+  EXPECT_EQ(kept(3, 40, 21), Counts(3, 17));
+  EXPECT_EQ(kept(40, 3, 21), Counts(17, 3));
+  EXPECT_EQ(kept(40, 30, 22), Counts(11, 10));
+  EXPECT_EQ(kept(30, 40, 22), Counts(10, 11));
+  EXPECT_EQ(kept(200, 100, -1), Counts(32, 31));
+  kept(40, 3, 21);
+  EXPECT_EQ(engine_.last_prompt().find('Q'), std::string::npos);
+  kept(40, 3, 21, "left");
+  EXPECT_NE(engine_.last_prompt().find('Q'), std::string::npos);
+}
+
 // Cohere cuts documents without being asked, and neither of the two cuts queries.
 TEST_F(PooledRefusals, CoheresDocumentsAreCutAndQueriesAreNot) {
   const std::string text(100, 'x');
@@ -231,6 +257,59 @@ TEST_F(PooledRefusals, CoheresDocumentsAreCutAndQueriesAreNot) {
               is_classifier ? "documents" : "query");
   }
   EXPECT_NE(message_.find("shorten the first"), std::string::npos) << message_;
+}
+
+// Sides that the model does not tell apart, and all of a vector's elements.
+TEST_F(PooledRefusals, WhatChangesNothingIsTaken) {
+  const Json body = {{"input", "ab"}};
+  expect_each_taken(kPath, body, "input_type", {"query", "passage", "document", "search_query"});
+  expect_each_taken(kPath, body, "dimensions", {4});
+  expect_each_taken("/v2/embed", {{"texts", {"ab"}}}, "output_dimension", {4});
+  expect_each_taken(kPath, body, "task", {"retrieval.query", "text-matching"});
+  EXPECT_EQ(post(kPath, R"({"input":"a","task":"separation"})").header("x-sluice-ignored-arguments"),
+            "task");
+  info().prompts = {{"document", "d: "}};
+  const auto vector = [&](const char* side) {
+    return ok(kPath, {{"input", "ab"}, {"input_type", side}})["data"][0]["embedding"];
+  };
+  EXPECT_EQ(vector("query"), vector_of("ab"));
+  EXPECT_EQ(vector("passage"), vector_of("d: ab"));
+  make_classifier({"LABEL_0"});
+  const Json ranked = {{"query", "q"}, {"documents", {"a"}}};
+  for (const bool wanted : {true, false}) {
+    Json asked = ranked;
+    asked["return_documents"] = wanted ? "true" : "false";
+    EXPECT_EQ(ok("/v2/rerank", asked)["results"][0].contains("document"), wanted);
+  }
+}
+
+TEST_F(PooledRefusals, TextsAreCutAsOtherApisSayIt) {
+  const std::string text = std::string(80, 'x') + "yz";
+  const auto last = [&](const char* path, const Json& truncate) {
+    ok(path, {{"input", text}, {"truncate", truncate}});
+    return engine_.submitted().back().prompt.back();
+  };
+  EXPECT_EQ(last(kPath, "END"), 'x');
+  EXPECT_EQ(last(kPath, true), 'x');
+  EXPECT_EQ(last(kPath, "START"), 'z');
+  config_.auto_truncate = true;
+  server_.reset();
+  for (const Json& never : {Json("NONE"), Json(false)}) {
+    EXPECT_EQ(refused(kPath, {{"input", text}, {"truncate", never}}), "input") << never;
+  }
+  expect_each_refused(kPath, {{"input", "ab"}}, "truncate", {"MIDDLE", "end", 1});
+}
+
+// Jina's form of texts; of images nothing is left out silently.
+TEST_F(PooledRefusals, TextsInObjects) {
+  const Json both = Json::array({{{"text", "ab"}}, "c"});
+  const Json rows = ok(kPath, {{"input", both}})["data"];
+  EXPECT_EQ(rows[0]["embedding"], vector_of("ab"));
+  EXPECT_EQ(rows[1]["embedding"], vector_of("c"));
+  for (const Json& wrong : {Json{{"image", "data:"}}, Json{{"text", "a"}, {"image", "data:"}},
+                            Json{{"text", 7}}, Json{{"text", ""}}}) {
+    EXPECT_EQ(refused(kPath, {{"input", Json::array({wrong})}}), "input") << wrong;
+  }
 }
 
 // The conversation around a document that is cut stays whole.
