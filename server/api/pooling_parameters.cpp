@@ -34,6 +34,9 @@ constexpr std::string_view kTextsOrIds =
     R"({"type":"string","minLength":1},{"type":"integer","minimum":0},{"type":"array","minItems":)"
     R"(1,"items":{"type":"integer","minimum":0}},{"type":"object","required":["text"],)"
     R"("maxProperties":1}]}}])";
+constexpr std::string_view kIdLists =
+    R"("type":"array","items":{"anyOf":[{"type":"integer","minimum":0},{"type":"array","items":)"
+    R"({"type":"integer","minimum":0}}]})";
 constexpr std::string_view kTextList =
     R"("type":"array","minItems":1,"items":{"type":"string","minLength":1})";
 constexpr std::string_view kTexts = R"("type":"array","minItems":1,"items":{"type":"string"})";
@@ -104,7 +107,7 @@ constexpr Parameter only_true(std::string_view name,
 }
 
 constexpr std::array kRows = {
-    taken("model", kEveryEndpoint, kString),
+    taken("model", joined(kEveryEndpoint, Endpoint::kTeiDecode), kString),
     taken("input", joined(kVectors, Endpoint::kClassify), kTextsOrIds),
     taken("messages", joined(kVectors, Endpoint::kClassify), kConversation),
     taken("add_generation_prompt", joined(kVectors, Endpoint::kClassify), kSwitchValue),
@@ -164,6 +167,8 @@ constexpr std::array kRows = {
     taken("inputs", Endpoint::kTei, kTextsOrPairs),
     taken("normalize", Endpoint::kTei, kSwitchValue),
     taken("parameters", Endpoint::kTei, kAnyObject),
+    taken("ids", Endpoint::kTeiDecode, kIdLists),
+    taken("skip_special_tokens", Endpoint::kTeiDecode, kSwitchValue),
     // Prompts of the model's files, by name.
     taken("input_type", joined(kVectors, kCohere), kString),
     taken("prompt_name", joined(kVectors, Endpoint::kTei), kString),
