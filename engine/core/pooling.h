@@ -92,7 +92,7 @@ struct PoolingInfo {
   ScoreFunction function = ScoreFunction::kIdentity;  // of a classifier
   std::vector<std::string> labels;                    // of a classifier, by place in the answer
   // "no" and "yes": the only logit is the second token's after the text minus the first one's.
-  // Empty: the logits are a layer's.
+  // One token: it is that token's. Empty: the logits are a layer's.
   std::vector<TokenId> label_tokens;
   std::vector<NamedPrompt> prompts;  // put before a text where a request names one
   std::string default_prompt;        // the text of one, for requests that name none

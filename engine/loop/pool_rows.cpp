@@ -270,7 +270,7 @@ bool finish_pooling(const PoolingInfo& info,
   if (pooled.empty()) return false;
   if (!std::ranges::all_of(pooled, [](float x) { return std::isfinite(x); })) return false;
   if (info.is_classifier) {
-    if (!info.label_tokens.empty()) pooled = {pooled.back() - pooled.front()};
+    if (info.label_tokens.size() == 2) pooled = {pooled.back() - pooled.front()};
     if (!params.activates) return true;
     if (info.function == ScoreFunction::kSoftmax) softmax(pooled);
     if (info.function == ScoreFunction::kSigmoid) {

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/core/config.h"
@@ -20,8 +21,8 @@ namespace {
 
 class EmptyCheckpoint final : public Checkpoint {
  public:
-  explicit EmptyCheckpoint(const std::string& folder)
-      : Checkpoint(folder, CheckpointKind::kHuggingFace, "test") {}
+  EmptyCheckpoint(const std::string& folder, std::string architecture)
+      : Checkpoint(folder, CheckpointKind::kHuggingFace, std::move(architecture)) {}
 
   [[nodiscard]] std::vector<CheckpointFile> files() const override { return {}; }
 
@@ -39,7 +40,7 @@ class PoolingFiles : public ::testing::Test {
   }
 
   Expected<std::optional<Pooling>> read() {
-    const EmptyCheckpoint checkpoint(folder_.path());
+    const EmptyCheckpoint checkpoint(folder_.path(), architecture_);
     return read_pooling(config_, checkpoint, tokenizer_, model_);
   }
 
@@ -59,6 +60,7 @@ class PoolingFiles : public ::testing::Test {
   const testing::TemporaryFolder folder_;
   const ByteTokenizer tokenizer_;
   Config config_;
+  std::string architecture_ = "test";
   PooledModel model_ = {.hidden = 4, .max_model_len = 64, .is_encoder = true};
 };
 
@@ -91,6 +93,58 @@ TEST_F(Classifiers, AnotherFunctionIsRefused) {
         R"({"architectures":["BertForSequenceClassification"],)"
         R"("sentence_transformers":{"activation_fn":"torch.nn.modules.activation.Tanh"}})");
   EXPECT_NE(error().find("activation.Tanh"), std::string::npos) << error();
+}
+
+// What a CrossEncoder was saved with is put over config.json, which an older version may have left.
+TEST_F(Classifiers, TheFunctionOfACrossEncoderIsItsOwn) {
+  using enum ScoreFunction;
+  const std::string older = R"("sentence_transformers":{"activation_fn":"torch.nn.Sigmoid"})";
+  write("modules.json", R"([{"type":"a.Transformer","path":""}])");
+  const auto saved = [this](const std::string& type, const std::string& function) {
+    write("config_sentence_transformers.json",
+          R"({"model_type":")" + type + R"(","activation_fn":)" + function + "}");
+  };
+  saved("CrossEncoder", R"("torch.nn.modules.linear.Identity")");
+  EXPECT_EQ(function_of(1, older), kIdentity);
+  saved("CrossEncoder", "null");
+  EXPECT_EQ(function_of(1, older), kSigmoid);
+  saved("SentenceTransformer", R"("torch.nn.modules.linear.Identity")");
+  EXPECT_EQ(function_of(1, older), kSigmoid);
+  saved("CrossEncoder", R"("torch.nn.modules.activation.Tanh")");
+  EXPECT_NE(error().find("config_sentence_transformers.json: activation_fn"), std::string::npos)
+      << error();
+}
+
+class Judges : public PoolingFiles {
+ protected:
+  Judges() { model_.is_encoder = false; }
+
+  std::vector<TokenId> tokens_of(const std::string& overrides) {
+    config_.convert = "classify";
+    config_.hf_overrides = overrides;
+    return info().label_tokens;
+  }
+
+  std::string error_of(const std::string& overrides) {
+    config_.convert = "classify";
+    config_.hf_overrides = overrides;
+    return error();
+  }
+};
+
+TEST_F(Judges, TheModuleNamesTheTokens) {
+  using Ids = std::vector<TokenId>;
+  write("modules.json",
+        R"([{"type":"a.Transformer","path":""},{"type":"a.LogitScore","path":"1_LogitScore"}])");
+  write("config_sentence_transformers.json",
+        R"({"model_type":"CrossEncoder","activation_fn":"torch.nn.modules.linear.Identity"})");
+  write("1_LogitScore/config.json", R"({"true_token_id":7,"false_token_id":9})");
+  EXPECT_EQ(info().label_tokens, (Ids{9, 7}));
+  EXPECT_EQ(info().function, ScoreFunction::kIdentity);
+  write("1_LogitScore/config.json", R"({"true_token_id":7,"false_token_id":null})");
+  EXPECT_EQ(info().label_tokens, Ids{7});
+  write("1_LogitScore/config.json", R"({"false_token_id":7})");
+  EXPECT_NE(error().find("true_token_id"), std::string::npos) << error();
 }
 
 TEST_F(Classifiers, LabelsHaveTheirNames) {
@@ -167,7 +221,9 @@ TEST_F(PoolingFiles, EveryModuleIsKnown) {
           R"([{"type":"a.Transformer","path":""},{"type":")" + type + R"(","path":"2_X"}])");
     return error();
   };
-  EXPECT_NE(with("sentence_transformers.models.LayerNorm").find("LayerNorm"), std::string::npos);
+  EXPECT_NE(with("sentence_transformers.models.LSTM").find("LSTM"), std::string::npos);
+  EXPECT_NE(with("sentence_transformers.models.LayerNorm").find("a Dense before it"),
+            std::string::npos);
   EXPECT_NE(with("sentence_transformers.models.Dense").find("2_X"), std::string::npos);
   EXPECT_EQ(with("sentence_transformers.models.Normalize"), "");
   EXPECT_EQ(with("sentence_transformers.base.modules.Normalize"), "");
@@ -194,6 +250,19 @@ TEST_F(PoolingFiles, ModulesInAnotherOrderAreRefused) {
     EXPECT_NE(listed(types).find("no Normalize before it"), std::string::npos) << listed(types);
   }
   EXPECT_NE(listed({"Transformer", "Pooling", "Pooling"}).find("one way"), std::string::npos);
+}
+
+// A layer takes the vector of the one before it, under its usual name.
+TEST_F(PoolingFiles, LayersThatReadOrWriteSomethingElseAreRefused) {
+  write("modules.json",
+        R"([{"type":"a.Transformer","path":""},{"type":"a.Pooling","path":"1_Pooling"},)"
+        R"({"type":"a.Dense","path":"2_Dense"}])");
+  write("1_Pooling/config.json", R"({"pooling_mode":"mean"})");
+  for (const std::string name : {"module_input_name", "module_output_name"}) {
+    write("2_Dense/config.json",
+          R"({"in_features":4,"out_features":1,")" + name + R"(":"token_embeddings"})");
+    EXPECT_NE(error().find(name), std::string::npos) << error();
+  }
 }
 
 }  // namespace
