@@ -320,6 +320,16 @@ void warn_of_ends(const Tokenizer& tokenizer, const PoolingInfo& info) {
             "add_eos_token in the file, or its name at the end of each text");
 }
 
+// Texts are cut where sentence-transformers cuts them.
+Expected<void> limit_tokens(const Checkpoint& checkpoint,
+                            const Tokenizer& tokenizer,
+                            PoolingInfo& info) {
+  if (checkpoint.kind() != CheckpointKind::kHuggingFace) return {};
+  SLUICE_TRY(const int32_t most, read_max_tokens(checkpoint.path(), tokenizer, info.type));
+  if (most > 0) info.max_tokens = std::min(info.max_tokens, most);
+  return {};
+}
+
 Expected<std::optional<Pooling>> read_scores(const Checkpoint& checkpoint,
                                              const Tokenizer& tokenizer,
                                              Source source,
@@ -334,6 +344,7 @@ Expected<std::optional<Pooling>> read_scores(const Checkpoint& checkpoint,
   }
   SLUICE_TRY(const auto function, read_function(checkpoint.path(), source));
   info.function = function.value_or(info.function);
+  SLUICE_TRY_VOID(limit_tokens(checkpoint, tokenizer, info));
   return std::optional(Pooling{std::move(info), std::move(source.head)});
 }
 
@@ -365,8 +376,7 @@ Expected<std::optional<Pooling>> read_vectors(const Checkpoint& checkpoint,
   info.normalizes = source.modules.are_there ? source.modules.normalizes : true;
   read_matryoshka(source.json, info);
   if (checkpoint.kind() == CheckpointKind::kHuggingFace) {
-    SLUICE_TRY(const int32_t most, read_max_tokens(checkpoint.path(), tokenizer));
-    if (most > 0) info.max_tokens = std::min(info.max_tokens, most);
+    SLUICE_TRY_VOID(limit_tokens(checkpoint, tokenizer, info));
     SLUICE_TRY_VOID(read_texts(checkpoint.path(), tokenizer, source, model, info));
   }
   SLUICE_TRY_VOID(choose_prompt(source.json, info));

@@ -287,9 +287,19 @@ bool ignores_case(const Tokenizer& tokenizer) {
   return capitals == small;
 }
 
+// Returns 0 where a tokenizer's files say nothing, or 1e30 as for one without a limit.
+Expected<int32_t> read_tokenizer_limit(const std::string& folder) {
+  SLUICE_TRY(const JsonFile file, read_file(folder + "/tokenizer_config.json"));
+  const Json* const most = file.find("model_max_length");
+  const std::optional<int64_t> whole = most == nullptr ? std::nullopt : json_whole_number(*most);
+  return whole && *whole >= 1 && *whole <= INT32_MAX ? static_cast<int32_t>(*whole) : 0;
+}
+
 }  // namespace
 
-Expected<int32_t> read_max_tokens(const std::string& folder, const Tokenizer& tokenizer) {
+Expected<int32_t> read_max_tokens(const std::string& folder,
+                                  const Tokenizer& tokenizer,
+                                  PoolingType type) {
   for (const char* name : {"sentence_bert_config.json",
                            "sentence_roberta_config.json",
                            "sentence_xlm-roberta_config.json",
@@ -306,7 +316,9 @@ Expected<int32_t> read_max_tokens(const std::string& folder, const Tokenizer& to
     SLUICE_TRY(const int32_t length, read_length(file, "max_seq_length"));
     if (length > 0) return length;
   }
-  return 0;
+  // PyLate sets the tokenizer's limit for the side that it reads next.
+  if (type == PoolingType::kEvery) return 0;
+  return read_tokenizer_limit(folder);
 }
 
 Expected<std::vector<NamedPrompt>> read_prompts(const std::string& folder) {

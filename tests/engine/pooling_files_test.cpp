@@ -189,6 +189,24 @@ TEST_F(PoolingFiles, TheLengthIsTheLowerOne) {
   EXPECT_NE(error().find("max_seq_length"), std::string::npos) << error();
 }
 
+// Newer files leave max_seq_length out: the tokenizer has the limit.
+TEST_F(PoolingFiles, TheLengthMayBeTheTokenizers) {
+  write("sentence_bert_config.json", R"({"transformer_task":"feature-extraction"})");
+  write("tokenizer_config.json", R"({"model_max_length":32})");
+  EXPECT_EQ(info().max_tokens, 32);
+  write("sentence_bert_config.json", R"({"max_seq_length":48})");
+  EXPECT_EQ(info().max_tokens, 48);
+  std::filesystem::remove(folder_.at("sentence_bert_config.json"));
+  for (const char* none : {"1000000000000000019884624838656", "1e30", "4096", "null", "\"32\""}) {
+    write("tokenizer_config.json", R"({"model_max_length":)" + std::string(none) + "}");
+    EXPECT_EQ(info().max_tokens, 64) << none;
+  }
+  write("tokenizer_config.json", R"({"model_max_length":16})");
+  model_.num_labels = 1;
+  EXPECT_TRUE(info().is_classifier);
+  EXPECT_EQ(info().max_tokens, 16);
+}
+
 // sentence-transformers makes texts lower case itself, which this tokenizer does not.
 TEST_F(PoolingFiles, LowerCaseIsRefusedWhereItMakesADifference) {
   write("sentence_bert_config.json", R"({"max_seq_length":32,"do_lower_case":false})");
