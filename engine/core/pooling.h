@@ -105,6 +105,9 @@ struct PoolingInfo {
 struct PoolingParams {
   bool every_token = false;  // the vectors of all tokens instead of the text's
   bool activates = true;     // false: not normalized, logits instead of scores
+  // With `activates`: vectors get length 1, and scores are probabilities (the sigmoid of one label,
+  // the softmax of several), also where the model's files want neither.
+  bool forces_scale = false;
   int32_t dimensions = 0;    // the first elements alone, cut before they are normalized; 0: all
 
   friend bool operator==(const PoolingParams&, const PoolingParams&) = default;

@@ -106,10 +106,10 @@ Expected<DecodedPooledRequest> decode(const ValidationContext& context,
   SLUICE_TRY(const bool is_base64, wants_base64(body));
   PoolingParams params;
   SLUICE_TRY(params.activates, read_bool(body, "use_activation", true));
-  if (length != nullptr && !info.is_classifier && !(info.normalizes && params.activates)) {
-    return unsupported("`" + std::string(length) +
-                           "` is not supported: the model's vectors keep their lengths.",
-                       length);
+  params.forces_scale = length != nullptr && !info.is_classifier;
+  if (params.forces_scale && !params.activates) {
+    return invalid("`" + std::string(length) + "` and use_activation ask for opposite lengths.",
+                   length);
   }
   SLUICE_TRY(params.dimensions, read_dimensions(info, body));
   if (is_pooling) {

@@ -318,6 +318,7 @@ Expected<DecodedPooledRequest> decode_rerank(const ValidationContext& context, E
   SLUICE_TRY(params.activates, read_bool(body, "use_activation", true));
   SLUICE_TRY(const bool is_raw, read_bool(body, "raw_scores", !params.activates));
   params.activates = !is_raw;
+  params.forces_scale = form.is_tei && info.is_classifier && params.activates;
   SLUICE_TRY(InputRules rules, read_input_rules(context, info, body, name));
   rules.cuts_documents = is_cohere && !form.is_tei && find_field(body, "truncate") == nullptr;
   SLUICE_TRY(Prompts prompts, encode_pairs(context, info, rules, pairs));

@@ -41,8 +41,10 @@ Expected<DecodedPooledRequest> decode_embed(const ValidationContext& context,
   SLUICE_TRY(const PoolingInfo info, pooling_of(context, kind));
   PoolingParams params;
   params.every_token = every_token;
-  // TEI's /embed_all gives states as they are.
+  // TEI's /embed_all gives states as they are; its vectors of texts have length 1, whatever files
+  // say.
   SLUICE_TRY(params.activates, read_bool(body, "normalize", !every_token));
+  params.forces_scale = params.activates;
   SLUICE_TRY(params.dimensions, read_dimensions(info, body));
   SLUICE_TRY(InputRules rules, read_input_rules(context, info, body, "inputs"));
   SLUICE_TRY(rules.prompt, read_prompt(info, body));
@@ -130,6 +132,7 @@ Expected<DecodedPooledRequest> decode_predict(const ValidationContext& context,
              read_predicted(context, rules, *find_field(body, "inputs"), is_single));
   PoolingParams params;
   params.activates = !is_raw;
+  params.forces_scale = params.activates;
   SLUICE_TRY(PooledRequest request,
              make_pooled_request(context, body, params, std::move(prompts)));
   return DecodedPooledRequest{

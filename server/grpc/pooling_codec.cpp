@@ -29,17 +29,19 @@ ComparedSide decode(const worker::v1::ComparedSide& from) {
 }  // namespace
 
 void encode(const PoolingParams& from, worker::v1::PoolingParams& to) {
-  const auto& [every_token, activates, dimensions] = from;
+  const auto& [every_token, activates, forces_scale, dimensions] = from;
   to.set_every_token(every_token);
   to.set_activates(activates);
+  to.set_forces_scale(forces_scale);
   to.set_dimensions(dimensions);
 }
 
 PoolingParams decode(const worker::v1::PoolingParams& from) {
   PoolingParams to;
-  auto& [every_token, activates, dimensions] = to;
+  auto& [every_token, activates, forces_scale, dimensions] = to;
   every_token = from.every_token();
   activates = from.activates();
+  forces_scale = from.forces_scale();
   dimensions = from.dimensions();
   return to;
 }

@@ -80,5 +80,33 @@ TEST(Pooling, YesAndNoAreOneScore) {
   EXPECT_NEAR(logits[0], 1 / (1 + std::exp(-3.0)), 1e-7);
 }
 
+// Where files want neither length nor scale, a request may.
+TEST(Pooling, TheUsualScaleIsForcedWhereFilesHaveNone) {
+  PoolingParams forced;
+  forced.forces_scale = true;
+  PoolingInfo info;
+  info.width = 2;
+  std::vector<float> pooled = {3, 4};
+  ASSERT_TRUE(finish_pooling(info, {}, pooled));
+  EXPECT_EQ(pooled, (std::vector<float>{3, 4}));
+  ASSERT_TRUE(finish_pooling(info, forced, pooled));
+  EXPECT_EQ(pooled, (std::vector<float>{0.6F, 0.8F}));
+  info.is_classifier = true;
+  pooled = {0, 0};
+  ASSERT_TRUE(finish_pooling(info, forced, pooled));
+  EXPECT_EQ(pooled, (std::vector<float>{0.5F, 0.5F}));
+  info.function = ScoreFunction::kSigmoid;  // of labels that do not exclude each other
+  pooled = {0, 3};
+  ASSERT_TRUE(finish_pooling(info, forced, pooled));
+  EXPECT_EQ(pooled[0], 0.5F);
+  info.function = ScoreFunction::kIdentity;
+  info.width = 1;
+  pooled = {2};
+  ASSERT_TRUE(finish_pooling(info, {}, pooled));
+  EXPECT_EQ(pooled, std::vector<float>{2});
+  ASSERT_TRUE(finish_pooling(info, forced, pooled));
+  EXPECT_NEAR(pooled[0], 1 / (1 + std::exp(-2.0)), 1e-7);
+}
+
 }  // namespace
 }  // namespace sluice

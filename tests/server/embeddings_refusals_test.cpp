@@ -88,12 +88,47 @@ TEST_F(PooledRefusals, FieldsOfEmbeddings) {
   expect_each_taken(kPath, body, "unknown_to_everybody", {1, "a"});
 }
 
-TEST_F(PooledRefusals, LengthsThatTheModelDoesNotMake) {
+// Where the model's files have no Normalize, requests ask for the length of 1.
+TEST_F(PooledRefusals, LengthsThatFilesDoNotAskFor) {
   info().normalizes = false;
   const Json body = {{"input", "ab"}};
-  expect_each_refused(kPath, body, "normalize", {true});
-  expect_each_refused(kPath, body, "normalized", {true});
-  expect_each_refused(kPath, body, "embd_normalize", {2});
+  const auto forces = [&](const char* path, const Json& asked) {
+    ok(path, asked);
+    const PoolingParams& params = *engine_.submitted().back().pooling;
+    return params.forces_scale && params.activates;
+  };
+  EXPECT_FALSE(forces(kPath, body));
+  for (const auto& [name, value] :
+       {std::pair("normalize", Json(true)), {"normalized", true}, {"embd_normalize", 2}}) {
+    Json asked = body;
+    asked[name] = value;
+    EXPECT_TRUE(forces(kPath, asked)) << name;
+    asked["use_activation"] = false;
+    EXPECT_EQ(refused(kPath, asked), name);
+  }
+  EXPECT_TRUE(forces("/embed", {{"inputs", "ab"}})) << "TEI's default";
+  EXPECT_TRUE(forces("/embed", {{"inputs", "ab"}, {"normalize", true}}));
+  EXPECT_FALSE(forces("/embed", {{"inputs", "ab"}, {"normalize", false}}));
+  EXPECT_FALSE(forces("/embed_all", {{"inputs", "ab"}}));
+}
+
+// TEI's scores are probabilities; those of other APIs are the files'.
+TEST_F(PooledRefusals, ScoresOfTeiAreProbabilities) {
+  make_classifier({"LABEL_0"});
+  info().function = ScoreFunction::kIdentity;
+  const auto forces = [&](const char* path, const Json& asked) {
+    ok(path, asked);
+    return engine_.submitted().back().pooling->forces_scale;
+  };
+  const Json tei = {{"query", "q"}, {"texts", {"a"}}};
+  EXPECT_TRUE(forces("/rerank", tei));
+  Json raw = tei;
+  raw["raw_scores"] = true;
+  EXPECT_FALSE(forces("/rerank", raw));
+  EXPECT_TRUE(forces("/predict", {{"inputs", "a"}}));
+  EXPECT_FALSE(forces("/predict", {{"inputs", "a"}, {"raw_scores", true}}));
+  EXPECT_FALSE(forces("/rerank", {{"query", "q"}, {"documents", {"a"}}}));
+  EXPECT_FALSE(forces("/score", {{"queries", "q"}, {"documents", {"a"}}}));
 }
 
 TEST_F(PooledRefusals, InputsOfEveryOtherForm) {

@@ -110,7 +110,8 @@ ValidRequest whole_request(WorkerClock::time_point now) {
   request.keeps_prompt = true;
   request.speculative = true;
   request.prediction = {30, 31};
-  request.pooling = PoolingParams{.every_token = true, .activates = true, .dimensions = 7};
+  request.pooling = PoolingParams{
+      .every_token = true, .activates = true, .forces_scale = true, .dimensions = 7};
   HandoffSpec& handoff = request.handoff.emplace();
   handoff.kind = HandoffKind::kFetch;
   handoff.door = HandoffDoor::kConcurrent;
