@@ -104,21 +104,39 @@ bool is_classifier_class(const Json& json) {
          first.get_ref<const std::string&>().ends_with("ForSequenceClassification");
 }
 
+// The texts of the tokens that classifier_from_token names; empty: it names none. `method` is how
+// vLLM makes a layer of them: of two the difference, of one its own row.
+Expected<std::vector<std::string>> named_tokens(const std::string& folder, const Json& json) {
+  std::vector<std::string> texts;
+  const std::string file = folder + "/config.json";
+  const Json* const named = member(json, "classifier_from_token");
+  if (named == nullptr) return texts;
+  for (const Json& text : named->is_array() ? *named : Json::array()) {
+    if (text.is_string()) texts.push_back(text.get<std::string>());
+  }
+  const bool has_one_or_two = texts.size() == 1 || texts.size() == 2;
+  if (!has_one_or_two || texts.size() != named->size()) {
+    return wrong_in_file(file, "classifier_from_token", named->dump(), "one token or two");
+  }
+  const std::string method = text_of(json, "method");
+  const std::string fitting = texts.size() == 2 ? "from_2_way_softmax" : "no_post_processing";
+  if (method.empty() || method == fitting) return texts;
+  return wrong_in_file(
+      file, "method", in_quotes(method), in_quotes(fitting) + " with " + named->dump());
+}
+
 // Makes the scores of a model without a layer for them: the tokens whose logits they are.
 Expected<void> find_label_tokens(const Checkpoint& checkpoint,
                                  const Source& source,
                                  const Tokenizer& tokenizer,
                                  PoolingInfo& info) {
-  std::vector<std::string> texts = {"no", "yes"};
-  if (const Json* named = member(source.json, "classifier_from_token");
-      named != nullptr && named->is_array() && named->size() == 2 && named->at(0).is_string() &&
-      named->at(1).is_string()) {
-    texts = {named->at(0).get<std::string>(), named->at(1).get<std::string>()};
-  }
+  SLUICE_TRY(std::vector<std::string> texts, named_tokens(checkpoint.path(), source.json));
+  info.label_tokens = source.modules.label_tokens;
+  if (texts.empty() && info.label_tokens.empty()) texts = {"no", "yes"};
+  if (!texts.empty()) info.label_tokens.clear();
   for (const std::string& text : texts) {
     info.label_tokens.push_back(tokenizer.find_token(text));
   }
-  if (!source.modules.label_tokens.empty()) info.label_tokens = source.modules.label_tokens;
   for (const TokenId token : info.label_tokens) {
     if (token >= 0 && token < tokenizer.vocab_size()) continue;
     std::string wanted;
@@ -171,11 +189,12 @@ Expected<void> check_decoder(const Checkpoint& checkpoint,
 
 // Puts --hf-overrides over what config.json says.
 Expected<void> apply_overrides(const std::string& text, Json& json) {
-  constexpr std::array<std::string_view, 6> kKnown = {"architectures",
+  constexpr std::array<std::string_view, 7> kKnown = {"architectures",
                                                       "default_prompt_name",
                                                       "is_matryoshka",
                                                       "matryoshka_dimensions",
                                                       "classifier_from_token",
+                                                      "method",
                                                       "is_original_qwen3_reranker"};
   if (text.empty()) return {};
   const Json overrides = Json::parse(text, nullptr, /*allow_exceptions=*/false);

@@ -132,6 +132,28 @@ class Judges : public PoolingFiles {
   }
 };
 
+TEST_F(Judges, AScoreIsOfOneNamedTokenOrTwo) {
+  using Ids = std::vector<TokenId>;
+  const std::string two = R"("classifier_from_token":["<s>","<|im_end|>"])";
+  const std::string one = R"("classifier_from_token":["<|im_end|>"])";
+  EXPECT_EQ(tokens_of("{" + two + "}"), (Ids{258, 257}));
+  EXPECT_EQ(tokens_of("{" + two + R"(,"method":"from_2_way_softmax"})"), (Ids{258, 257}));
+  EXPECT_EQ(tokens_of("{" + one + "}"), Ids{257});
+  EXPECT_EQ(tokens_of("{" + one + R"(,"method":"no_post_processing"})"), Ids{257});
+  EXPECT_EQ(info().width, 1);
+  EXPECT_NE(error_of("{" + one + R"(,"method":"from_2_way_softmax"})").find("method"),
+            std::string::npos);
+  EXPECT_NE(error_of("{" + two + R"(,"method":"no_post_processing"})").find("method"),
+            std::string::npos);
+  for (const char* wrong : {"[]", "\"<s>\"", R"(["<s>","<s>","<s>"])", R"(["<s>",1])", "[1]"}) {
+    EXPECT_NE(error_of(R"({"classifier_from_token":)" + std::string(wrong) + "}")
+                  .find("classifier_from_token"),
+              std::string::npos)
+        << wrong;
+  }
+  EXPECT_NE(error_of(R"({"classifier_from_token":["Yes"]})").find("\"Yes\""), std::string::npos);
+}
+
 TEST_F(Judges, TheModuleNamesTheTokens) {
   using Ids = std::vector<TokenId>;
   write("modules.json",
@@ -145,6 +167,8 @@ TEST_F(Judges, TheModuleNamesTheTokens) {
   EXPECT_EQ(info().label_tokens, Ids{7});
   write("1_LogitScore/config.json", R"({"false_token_id":7})");
   EXPECT_NE(error().find("true_token_id"), std::string::npos) << error();
+  write("1_LogitScore/config.json", R"({"true_token_id":7})");
+  EXPECT_EQ(tokens_of(R"({"classifier_from_token":["<s>"]})"), Ids{258}) << "the flag's";
 }
 
 TEST_F(Classifiers, LabelsHaveTheirNames) {
