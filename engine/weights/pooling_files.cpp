@@ -169,6 +169,19 @@ Expected<void> check_encoder(const Checkpoint& checkpoint,
                     "convert");
 }
 
+// BERT's scores are of its pooler, which some converters of GGUF files leave out, and which
+// transformers makes at random where it is not there.
+Expected<void> check_pooler(const Checkpoint& checkpoint, const PooledModel& model) {
+  if (checkpoint.architecture() != "bert" || !model.has_segments || model.num_labels == 0 ||
+      checkpoint.has("cls.weight")) {
+    return {};
+  }
+  return make_error(ErrorCode::kUnsupported,
+                    checkpoint.path() + ": cls.weight: found no such tensor, expected the pooler " +
+                        "that BERT's layer for scores follows",
+                    "model");
+}
+
 // A decoder's layer for scores is known in one form: the output layer's rows of "yes" and "no",
 // whose difference a score is, as files of Qwen3-Reranker have them.
 Expected<void> check_decoder(const Checkpoint& checkpoint,
@@ -357,6 +370,7 @@ Expected<std::optional<Pooling>> read_scores(const Checkpoint& checkpoint,
   info.type = source.type.value_or(model.is_encoder ? PoolingType::kCls : PoolingType::kLast);
   info.width = model.num_labels;
   if (info.width > 0) {
+    if (source.head.empty()) SLUICE_TRY_VOID(check_pooler(checkpoint, model));
     read_labels(source.json, info);
   } else {
     SLUICE_TRY_VOID(find_label_tokens(checkpoint, source, tokenizer, info));

@@ -115,6 +115,16 @@ TEST_F(Classifiers, TheFunctionOfACrossEncoderIsItsOwn) {
       << error();
 }
 
+// transformers would make the layer that is not there at random.
+TEST_F(Classifiers, BertsScoresNeedItsPooler) {
+  model_.has_segments = true;
+  function_of(1, R"("problem_type":null)");
+  architecture_ = "bert";
+  EXPECT_NE(error().find("cls.weight"), std::string::npos) << error();
+  model_.has_segments = false;  // RoBERTa's files, whose head may be one layer
+  EXPECT_EQ(error(), "");
+}
+
 class Judges : public PoolingFiles {
  protected:
   Judges() { model_.is_encoder = false; }
