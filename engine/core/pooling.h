@@ -94,6 +94,7 @@ struct PoolingInfo {
   // "no" and "yes": the only logit is the second token's after the text minus the first one's.
   // One token: it is that token's. Empty: the logits are a layer's.
   std::vector<TokenId> label_tokens;
+  bool is_qwen3_reranker = false;  // such tokens follow the conversation on its model card
   std::vector<NamedPrompt> prompts;  // put before a text where a request names one
   std::string default_prompt;        // the text of one, for requests that name none
   TokenComparison comparison;        // with kEvery

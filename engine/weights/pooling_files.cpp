@@ -362,6 +362,38 @@ Expected<void> limit_tokens(const Checkpoint& checkpoint,
   return {};
 }
 
+// Qwen3-Reranker's files are those of a chat model of its family. What sets it apart is its name, a
+// GGUF file's kind of pooling, or the flag that vLLM has for it.
+bool is_qwen3_reranker(const Checkpoint& checkpoint,
+                       const Source& source,
+                       const Tokenizer& tokenizer,
+                       const PoolingInfo& info) {
+  if (!checkpoint.architecture().starts_with("qwen3")) return false;
+  const std::array usual = {tokenizer.find_token("no"), tokenizer.find_token("yes")};
+  if (!std::ranges::equal(info.label_tokens, usual)) return false;
+  std::string path = checkpoint.path();
+  std::ranges::transform(path, path.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  const bool is_ranked_file = source.is_rank && checkpoint.kind() == CheckpointKind::kGguf;
+  return is_ranked_file || is_true(source.json, "is_original_qwen3_reranker") ||
+         path.find("qwen3-reranker") != std::string::npos;
+}
+
+// The instruction before each pair: the default prompt of a CrossEncoder, or the one that
+// --hf-overrides names.
+Expected<void> read_instruction(const Checkpoint& checkpoint, Source& source, PoolingInfo& info) {
+  if (checkpoint.kind() != CheckpointKind::kHuggingFace) return {};
+  SLUICE_TRY(info.prompts, read_prompts(checkpoint.path()));
+  const std::string& usual = source.modules.default_prompt_name;
+  const bool has_usual = std::ranges::find(info.prompts, usual, &NamedPrompt::name) !=
+                         info.prompts.end();
+  if (has_usual && member(source.json, "default_prompt_name") == nullptr) {
+    source.json["default_prompt_name"] = usual;
+  }
+  return choose_prompt(source.json, info);
+}
+
 Expected<std::optional<Pooling>> read_scores(const Checkpoint& checkpoint,
                                              const Tokenizer& tokenizer,
                                              Source source,
@@ -374,6 +406,8 @@ Expected<std::optional<Pooling>> read_scores(const Checkpoint& checkpoint,
     read_labels(source.json, info);
   } else {
     SLUICE_TRY_VOID(find_label_tokens(checkpoint, source, tokenizer, info));
+    info.is_qwen3_reranker = is_qwen3_reranker(checkpoint, source, tokenizer, info);
+    SLUICE_TRY_VOID(read_instruction(checkpoint, source, info));
   }
   SLUICE_TRY(const auto function, read_function(checkpoint.path(), source));
   info.function = function.value_or(info.function);

@@ -194,6 +194,7 @@ Expected<SentenceModules> read_modules(const std::string& folder) {
   modules.is_cross_encoder = text_of(saved, "model_type") == "CrossEncoder";
   if (modules.is_cross_encoder || modules.gives_scores) {
     modules.score_function = text_of(saved, "activation_fn");
+    modules.default_prompt_name = text_of(saved, "default_prompt_name");
   }
   return modules;
 }

@@ -22,6 +22,7 @@ struct SentenceModules {
   bool gives_scores = false;          // the last of the layers is a classifier's
   bool is_cross_encoder = false;      // what was saved is a CrossEncoder
   std::string score_function;         // of a CrossEncoder: a Python class; empty: not said
+  std::string default_prompt_name;    // of a CrossEncoder, which puts it before every pair
   std::vector<TokenId> label_tokens;  // as in PoolingInfo
   bool counts_prompts = true;         // a prompt's tokens are part of the pooling
   std::string mask_file;              // of the tokens of ColBERT that have vectors; empty: none

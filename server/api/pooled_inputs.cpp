@@ -36,6 +36,11 @@ Error too_long(const InputRules& rules, int64_t index, int64_t num_tokens) {
                "context_length_exceeded"};
 }
 
+// Where a token is the score, the default prompt is a part of the conversation about a pair.
+std::string usual_prompt(const PoolingInfo& info) {
+  return info.label_tokens.empty() ? info.default_prompt : std::string();
+}
+
 // A string, or Jina's {"text": ...}; null: another value.
 const std::string* text_in(const Json& value) {
   const Json* text = &value;
@@ -169,7 +174,7 @@ Expected<std::string> read_prompt(const PoolingInfo& info, const Json& body, boo
         "The model has no prompts by name; /pooling's input_type marks queries and documents.",
         "prompt_name");
   }
-  const std::string otherwise = must_exist ? info.default_prompt : std::string();
+  const std::string otherwise = must_exist ? usual_prompt(info) : std::string();
   const Json* const kind = named != nullptr ? named : find_field(body, "input_type");
   if (kind == nullptr) return otherwise;
   const std::string param = named != nullptr ? "prompt_name" : "input_type";
@@ -219,7 +224,7 @@ Expected<InputRules> read_input_rules(const ValidationContext& context,
   rules.most = info.max_tokens;
   rules.param = std::move(param);
   rules.cuts = context.config.auto_truncate;
-  rules.prompt = info.default_prompt;
+  rules.prompt = usual_prompt(info);
   SLUICE_TRY(rules.adds_special_tokens, read_bool(body, "add_special_tokens", true));
   SLUICE_TRY_VOID(read_cut_side(body, rules));
   SLUICE_TRY(const auto most,

@@ -9,6 +9,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -148,9 +149,10 @@ Expected<Prompts> encode_pairs(const ValidationContext& context,
   }
   const size_t num_sharing = pairs.second.size() / pairs.first.size();
   PairFront front;
+  std::optional<JudgeForm> form;
   for (size_t i = 0; i < pairs.second.size(); ++i) {
     if (i < pairs.first.size()) {
-      SLUICE_TRY(front, pair_front(context, rules, pairs.first[i], num_sharing));
+      SLUICE_TRY(front, pair_front(context, rules, form, pairs.first[i], num_sharing));
     }
     SLUICE_TRY(auto ids,
                encode_pair(context, rules, front, pairs.second[i], static_cast<int64_t>(i)));

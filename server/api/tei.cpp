@@ -91,6 +91,7 @@ Expected<std::vector<std::vector<TokenId>>> read_predicted(const ValidationConte
   const Json list = is_list ? inputs : Json::array({inputs});
   SLUICE_TRY_VOID(check_num_texts(context, "inputs", list.size()));
   std::vector<std::vector<TokenId>> prompts;
+  std::optional<JudgeForm> form;
   for (size_t i = 0; i < list.size(); ++i) {
     const Json& item = list[i];
     const auto index = is_list ? static_cast<int64_t>(i) : -1;
@@ -105,7 +106,7 @@ Expected<std::vector<std::vector<TokenId>>> read_predicted(const ValidationConte
     }
     if (is_pair) {
       SLUICE_TRY(const PairFront front,
-                 pair_front(context, rules, item[0].get_ref<const std::string&>()));
+                 pair_front(context, rules, form, item[0].get_ref<const std::string&>()));
       SLUICE_TRY(
           auto ids,
           encode_pair(context, rules, front, item[1].get_ref<const std::string&>(), index));

@@ -4,11 +4,13 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <optional>
 #include <string_view>
 #include <vector>
 
 #include "engine/core/status.h"
 #include "engine/core/types.h"
+#include "server/api/judge_prompt.h"
 #include "server/api/pooled_inputs.h"
 #include "server/prompt/validation_context.h"
 
@@ -18,13 +20,17 @@ namespace sluice {
 struct PairFront {
   std::string_view text;
   std::vector<TokenId> ids = {};  // empty for a model whose score is a token's probability
+  JudgeForm form = JudgeForm::kQwen3;  // of such a model
 };
 
-// `text` outlives the result; `num_pairs` share it. kInvalidArgument: in the conversations of a
+// `text` outlives the result; `num_pairs` share it. `form`: none before a request's first text, and
+// found once for all. kUnsupported: as of judge_form().
+// kInvalidArgument: in the conversations of a
 // model whose score is a token's probability, where it is tokenized with each second text, it would
 // take too long.
 [[nodiscard]] Expected<PairFront> pair_front(const ValidationContext& context,
                                              const InputRules& rules,
+                                             std::optional<JudgeForm>& form,
                                              std::string_view text,
                                              size_t num_pairs = 1);
 

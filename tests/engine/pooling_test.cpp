@@ -108,7 +108,8 @@ INSTANTIATE_TEST_SUITE_P(Models,
                                            "jina-bert-mean",
                                            "modernbert-bpe",
                                            "bert-colbert",
-                                           "modernbert-modules"));
+                                           "modernbert-modules",
+                                           "qwen3-judge"));
 
 // GGUF files of these models spell their vocabularies in another way.
 class GoldenGgufVectors : public ::testing::TestWithParam<const char*> {};
@@ -269,6 +270,36 @@ TEST(PooledEngine, TheLogitsOfYesAndNoAreAScore) {
   PoolingParams raw;
   raw.activates = false;
   expect_close(run(config, requests_of(expected, raw)), expected["logits"]);
+}
+
+// Its conversation is used where files, or whoever starts the server, say that the model is it.
+TEST(PooledEngine, Qwen3RerankerIsKnownByMoreThanItsFamily) {
+  Config config = config_of("qwen3-rerank");
+  config.convert = "classify";
+  const auto is_known = [&config] {
+    const std::unique_ptr<Engine> engine = testing::start_engine(config);
+    return engine != nullptr && engine->model().pooling->is_qwen3_reranker;
+  };
+  EXPECT_FALSE(is_known());
+  config.hf_overrides = R"({"is_original_qwen3_reranker":true})";
+  EXPECT_TRUE(is_known());
+  config.hf_overrides = R"({"is_original_qwen3_reranker":true,"classifier_from_token":["0","1"]})";
+  EXPECT_FALSE(is_known());
+  config.hf_overrides.clear();
+  const testing::TemporaryFolder copy;
+  config.model = copy.at("models--Qwen--Qwen3-Reranker-0.6B");
+  std::filesystem::copy(folder("qwen3-rerank"), config.model);
+  EXPECT_TRUE(is_known());
+  config = config_of("qwen3-rerank");
+  config.model += ".gguf";
+  EXPECT_TRUE(is_known());
+}
+
+TEST(PooledEngine, ThePromptOfACrossEncoderIsAnInstruction) {
+  const std::unique_ptr<Engine> engine = testing::start_engine(config_of("qwen3-judge"));
+  ASSERT_NE(engine, nullptr);
+  EXPECT_EQ(engine->model().pooling->default_prompt, "Is it of the sea?");
+  EXPECT_FALSE(engine->model().pooling->is_qwen3_reranker);
 }
 
 // jina-embeddings-v3 has XLM-R's names, but other positions and an adapter for each task.

@@ -351,6 +351,7 @@ TEST_F(PooledRefusals, TextsInObjects) {
 TEST_F(PooledRefusals, AJudgedDocumentIsCutAtTheSideThatIsAsked) {
   make_classifier({"LABEL_0"});
   info().label_tokens = {'n', 'y'};
+  info().is_qwen3_reranker = true;
   info().max_tokens = 512;
   const std::string document = "[a" + std::string(300, 'x') + "z]";
   const auto prompt = [&](const char* side) {
@@ -369,6 +370,77 @@ TEST_F(PooledRefusals, AJudgedDocumentIsCutAtTheSideThatIsAsked) {
   const Json no_room = {{"queries", std::string(300, 'q')}, {"documents", document},
                         {"truncate_prompt_tokens", -1}};
   EXPECT_EQ(refused("/score", no_room), "documents") << "a query is not cut";
+}
+
+class JudgedPairs : public PooledRefusals {
+ protected:
+  JudgedPairs() {
+    make_classifier({"LABEL_0"});
+    info().label_tokens = {'n', 'y'};
+    info().max_tokens = 60;
+  }
+
+  // The template of a model that is asked about the texts that `content` names.
+  void take_template(const std::string& content) {
+    const auto turn = [&](const char* role) {
+      return "{{ (messages | selectattr('role', 'eq', '" + std::string(role) + "') | first)." +
+             content + " }}";
+    };
+    engine_.editable_model().chat_template =
+        "{% for m in messages %}{% if m.role == 'system' %}S: {{ m.content }}. {% endif %}"
+        "{% endfor %}Q: " + turn("query") + "<|im_start|>D: " + turn("document") + "<|im_end|>?";
+    server_.reset();
+  }
+
+  std::string prompt(const Json& more = Json::object()) {
+    Json body = {{"queries", "q<|im_end|>"}, {"documents", "doc"}};
+    body.update(more);
+    ok("/score", body);
+    return engine_.last_prompt();
+  }
+};
+
+TEST_F(JudgedPairs, TheConversationIsTheModelsOwn) {
+  for (const char* content : {"content", "content[0].text"}) {
+    take_template(content);
+    EXPECT_EQ(prompt(), "Q: q<|im_end|><|im_start|>D: doc<|im_end|>?");
+    const std::vector<TokenId> ids = engine_.submitted().back().prompt;
+    EXPECT_EQ(std::ranges::count(ids, TokenId{257}), 1) << "the query's is text";
+  }
+  take_template("content");
+  info().default_prompt = "judge";
+  server_.reset();
+  EXPECT_EQ(prompt(), "S: judge. Q: q<|im_end|><|im_start|>D: doc<|im_end|>?");
+  info().default_prompt.clear();
+  server_.reset();
+  const std::string document = "a" + std::string(100, 'x') + "z";
+  const Json cut = {{"documents", document}, {"truncate_prompt_tokens", -1}};
+  const std::string right = prompt(cut);
+  EXPECT_EQ(engine_.submitted().back().prompt.size(), 60U);
+  EXPECT_TRUE(right.ends_with("xxx<|im_end|>?")) << right;
+  EXPECT_NE(right.find("D: axx"), std::string::npos) << right;
+  const std::string left = prompt({{"documents", document}, {"truncate_prompt_tokens", -1},
+                                   {"truncation_side", "left"}});
+  EXPECT_TRUE(left.ends_with("xxz<|im_end|>?")) << left;
+  EXPECT_NE(left.find("D: xxx"), std::string::npos) << left;
+}
+
+// Without one, a model is asked as Qwen3-Reranker if it is that one. The template of chats shows
+// any role.
+TEST_F(JudgedPairs, ModelsThatDoNotSayHowTheyAreAskedAreRefused) {
+  const Json score = {{"queries", "q"}, {"documents", "d"}};
+  EXPECT_EQ(refused("/score", score), "model");
+  EXPECT_NE(message_.find("--chat-template"), std::string::npos) << message_;
+  EXPECT_NE(message_.find("is_original_qwen3_reranker"), std::string::npos) << message_;
+  EXPECT_EQ(refused("/rerank", {{"query", "q"}, {"documents", {"d"}}}), "model");
+  EXPECT_EQ(refused("/predict", {{"inputs", Json::array({"a", "b"})}}), "model");
+  ok("/classify", {{"input", "a"}});
+  info().is_qwen3_reranker = true;
+  info().max_tokens = 512;
+  server_.reset();
+  EXPECT_NE(prompt().find("<Query>: q"), std::string::npos);
+  take_template("content");
+  EXPECT_EQ(prompt(), "Q: q<|im_end|><|im_start|>D: doc<|im_end|>?") << "the files' own";
 }
 
 TEST_F(PooledRefusals, FieldsOfTei) {

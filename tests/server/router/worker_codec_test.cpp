@@ -250,6 +250,7 @@ TEST(WorkerCodec, AModelComesBackWhole) {
                               .function = ScoreFunction::kSoftmax,
                               .labels = {"a", "b"},
                               .label_tokens = {4, 5},
+                              .is_qwen3_reranker = true,
                               .prompts = {{.name = "query", .text = "q: "}},
                               .default_prompt = "p: ",
                               .comparison = {.query = {"a", 1, 2, {3}},
