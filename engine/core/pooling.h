@@ -92,8 +92,9 @@ struct PoolingInfo {
   ScoreFunction function = ScoreFunction::kIdentity;  // of a classifier
   std::vector<std::string> labels;                    // of a classifier, by place in the answer
   // "no" and "yes": the only logit is the second token's after the text minus the first one's.
-  // Empty: the logits are a layer's.
+  // One token: it is that token's. Empty: the logits are a layer's.
   std::vector<TokenId> label_tokens;
+  bool is_qwen3_reranker = false;  // such tokens follow the conversation on its model card
   std::vector<NamedPrompt> prompts;  // put before a text where a request names one
   std::string default_prompt;        // the text of one, for requests that name none
   TokenComparison comparison;        // with kEvery
@@ -105,6 +106,9 @@ struct PoolingInfo {
 struct PoolingParams {
   bool every_token = false;  // the vectors of all tokens instead of the text's
   bool activates = true;     // false: not normalized, logits instead of scores
+  // With `activates`: vectors get length 1, and scores are probabilities (the sigmoid of one label,
+  // the softmax of several), also where the model's files want neither.
+  bool forces_scale = false;
   int32_t dimensions = 0;    // the first elements alone, cut before they are normalized; 0: all
 
   friend bool operator==(const PoolingParams&, const PoolingParams&) = default;

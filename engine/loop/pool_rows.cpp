@@ -276,10 +276,14 @@ bool finish_pooling(const PoolingInfo& info,
   if (pooled.empty()) return false;
   if (!std::ranges::all_of(pooled, [](float x) { return std::isfinite(x); })) return false;
   if (info.is_classifier) {
-    if (!info.label_tokens.empty()) pooled = {pooled.back() - pooled.front()};
+    if (info.label_tokens.size() == 2) pooled = {pooled.back() - pooled.front()};
     if (!params.activates) return true;
-    if (info.function == ScoreFunction::kSoftmax) softmax(pooled);
-    if (info.function == ScoreFunction::kSigmoid) {
+    ScoreFunction function = info.function;
+    if (params.forces_scale && function == ScoreFunction::kIdentity) {
+      function = info.width == 1 ? ScoreFunction::kSigmoid : ScoreFunction::kSoftmax;
+    }
+    if (function == ScoreFunction::kSoftmax) softmax(pooled);
+    if (function == ScoreFunction::kSigmoid) {
       for (float& x : pooled) x = sigmoid(x);
     }
     return true;
@@ -289,7 +293,8 @@ bool finish_pooling(const PoolingInfo& info,
     cut(width, static_cast<size_t>(params.dimensions), pooled);
     width = static_cast<size_t>(params.dimensions);
   }
-  if (!info.normalizes || !params.activates) return true;
+  const bool normalizes = params.activates && (info.normalizes || params.forces_scale);
+  if (!normalizes) return true;
   for (size_t begin = 0; begin < pooled.size(); begin += width) {
     normalize(std::span(pooled).subspan(begin, width));
   }

@@ -127,8 +127,11 @@ Expected<PooledLayer> read_dense_module(const std::string& folder) {
                                                     : named->dump();
   if (function.ends_with(".Tanh")) {
     layer.function = PooledFunction::kTanh;
+  } else if (function.ends_with(".GELU")) {
+    layer.function = PooledFunction::kGelu;
   } else if (!function.ends_with(".Identity")) {
-    return wrong_in_file(config_file, "activation_function", in_quotes(function), "Identity or Tanh");
+    return wrong_in_file(
+        config_file, "activation_function", in_quotes(function), "Identity, Tanh or GELU");
   }
   const std::string file = folder + "/model.safetensors";
   SLUICE_TRY(const MappedFile mapped, MappedFile::open(file));
@@ -146,6 +149,18 @@ Expected<PooledLayer> read_dense_module(const std::string& folder) {
     SLUICE_TRY(layer.residual, read_floats(tensors, "residual.weight", {out, in}, file));
   }
   return layer;
+}
+
+Expected<void> read_norm_module(const std::string& folder, PooledLayer& layer) {
+  constexpr double kEpsilon = 1e-5;  // PyTorch's, which the module's files do not name
+  const std::string file = folder + "/model.safetensors";
+  SLUICE_TRY(const MappedFile mapped, MappedFile::open(file));
+  SLUICE_TRY(const std::vector<SafetensorsTensor> tensors, parse_safetensors(mapped.bytes(), file));
+  const auto width = static_cast<uint64_t>(layer.out);
+  SLUICE_TRY(layer.norm_weight, read_floats(tensors, "norm.weight", {width}, file));
+  SLUICE_TRY(layer.norm_bias, read_floats(tensors, "norm.bias", {width}, file));
+  layer.norm_epsilon = kEpsilon;
+  return {};
 }
 
 Expected<std::vector<PooledLayer>> read_dense_tensors(const Checkpoint& checkpoint) {

@@ -35,6 +35,9 @@ struct PooledLayer {
 // with one line "file: field: found X, expected Y".
 Expected<PooledLayer> read_dense_module(const std::string& folder);
 
+// Reads the folder of a LayerNorm module, whose norm follows the layer. Errors as above.
+Expected<void> read_norm_module(const std::string& folder, PooledLayer& layer);
+
 // Reads dense_2 and dense_3, weights and biases; a file without them has no layers.
 Expected<std::vector<PooledLayer>> read_dense_tensors(const Checkpoint& checkpoint);
 

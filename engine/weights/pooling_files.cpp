@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <array>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <vector>
 
@@ -16,26 +15,15 @@
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/json_file.h"
 #include "engine/weights/sentence_files.h"
+#include "engine/weights/sentence_modules.h"
 
 namespace sluice {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr size_t kMaxModules = 16;
 // GGUF's pooling_type of a model whose vector is a classifier's score.
 constexpr uint64_t kGgufRank = 4;
-
-// What the files of sentence-transformers say.
-struct Modules {
-  bool are_there = false;
-  std::optional<PoolingType> type;
-  bool normalizes = false;
-  std::optional<std::array<TokenId, 2>> yes_and_no;
-  std::vector<PooledLayer> layers;
-  bool counts_prompts = true;  // a prompt's tokens are part of the pooling
-  std::string mask_file;       // of the tokens of ColBERT that have vectors; empty: none
-};
 
 const Json* member(const Json& object, std::string_view name) {
   if (!object.is_object()) return nullptr;
@@ -53,173 +41,37 @@ bool is_true(const Json& object, std::string_view name) {
   return value != nullptr && value->is_boolean() && value->get<bool>();
 }
 
-// No value: none is named, or none that a token can have.
-std::optional<TokenId> token_of(const Json& object, std::string_view name) {
-  const Json* const value = member(object, name);
-  const std::optional<int64_t> whole =
-      value == nullptr ? std::nullopt : json_whole_number(*value);
-  if (!whole || *whole < 0 || *whole > std::numeric_limits<TokenId>::max()) return std::nullopt;
-  return static_cast<TokenId>(*whole);
-}
-
-struct PoolingName {
-  std::string_view name;
-  PoolingType type;
+struct Source {
+  Json json;  // config.json; null: a GGUF file
+  SentenceModules modules;
+  std::optional<PoolingType> type;
+  bool is_rank = false;
+  std::vector<PooledLayer> head;  // of a classifier, where it follows the pooling
 };
 
-constexpr PoolingName kPoolingNames[] = {{"cls", PoolingType::kCls},
-                                         {"mean", PoolingType::kMean},
-                                         {"max", PoolingType::kMax},
-                                         {"mean_sqrt_len_tokens", PoolingType::kMeanSqrt},
-                                         {"weightedmean", PoolingType::kWeightedMean},
-                                         {"lasttoken", PoolingType::kLast}};
-
-constexpr PoolingName kPoolingFlags[] = {
-    {"pooling_mode_cls_token", PoolingType::kCls},
-    {"pooling_mode_mean_tokens", PoolingType::kMean},
-    {"pooling_mode_max_tokens", PoolingType::kMax},
-    {"pooling_mode_mean_sqrt_len_tokens", PoolingType::kMeanSqrt},
-    {"pooling_mode_weightedmean_tokens", PoolingType::kWeightedMean},
-    {"pooling_mode_lasttoken", PoolingType::kLast}};
-
-Expected<PoolingType> read_pooling_type(const std::string& path, bool& counts_prompts) {
-  SLUICE_TRY(const Json json, read_json_file(path));
-  if (!json.is_object()) return wrong_in_file(path, "file", "no JSON object", "a JSON object");
-  const Json* const counts = member(json, "include_prompt");
-  counts_prompts = counts == nullptr || *counts != false;
-  const Json* mode = member(json, "pooling_mode");
-  if (mode != nullptr && mode->is_array() && mode->size() == 1) mode = &mode->front();
-  if (mode != nullptr) {
-    const auto* const named = std::ranges::find_if(kPoolingNames, [mode](const PoolingName& row) {
-      return mode->is_string() && mode->get_ref<const std::string&>() == row.name;
-    });
-    if (named != std::end(kPoolingNames)) return named->type;
-    return wrong_in_file(path,
-                         "pooling_mode",
-                         mode->dump(),
-                         "one of cls, mean, max, mean_sqrt_len_tokens, weightedmean and lasttoken");
-  }
-  std::optional<PoolingType> type;
-  for (const PoolingName& row : kPoolingFlags) {
-    if (!is_true(json, row.name)) continue;
-    if (type) {
-      return wrong_in_file(path, std::string(row.name), "true beside another", "one way to pool");
+// The function that files name for scores; none: they name none. What a CrossEncoder was saved with
+// comes before config.json.
+Expected<std::optional<ScoreFunction>> read_function(const std::string& folder,
+                                                     const Source& source) {
+  std::string file = folder + "/config_sentence_transformers.json";
+  std::string function = source.modules.score_function;
+  if (function.empty()) {
+    file = folder + "/config.json";
+    if (const Json* own = member(source.json, "sentence_transformers"); own != nullptr) {
+      function = text_of(*own, "activation_fn");
     }
-    type = row.type;
   }
-  return type.value_or(PoolingType::kMean);
+  if (function.empty()) function = text_of(source.json, "sbert_ce_default_activation_function");
+  if (function.empty()) return std::optional<ScoreFunction>();
+  if (function.ends_with(".Identity")) return ScoreFunction::kIdentity;
+  if (function.ends_with(".Sigmoid")) return ScoreFunction::kSigmoid;
+  if (function.ends_with(".Softmax")) return ScoreFunction::kSoftmax;
+  return wrong_in_file(
+      file, "activation_fn", in_quotes(function), "Identity, Sigmoid or Softmax");
 }
 
-// Modules run in the one order that vectors are made in: a pooling, layers, the length of 1.
-// Another order makes other vectors.
-Expected<void> check_order(const std::string& file,
-                           const std::string& type,
-                           std::string_view name,
-                           const Modules& modules) {
-  if (name == "Pooling" && !modules.layers.empty()) {
-    return wrong_in_file(file, "type", in_quotes(type), "no layer before it");
-  }
-  if (name == "Pooling" && modules.type) {
-    return wrong_in_file(file, "type", in_quotes(type), "one way to pool");
-  }
-  if ((name == "Pooling" || name == "Dense") && modules.normalizes) {
-    return wrong_in_file(file, "type", in_quotes(type), "no Normalize before it");
-  }
-  return {};
-}
-
-Expected<void> read_module(const std::string& folder, const Json& module, Modules& modules) {
-  const std::string type = text_of(module, "type");
-  const std::string name = type.substr(type.rfind('.') + 1);
-  const std::string path = text_of(module, "path");
-  if (path.find("..") != std::string::npos || path.starts_with('/')) {
-    return wrong_in_file(folder + "/modules.json", "path", in_quotes(path), "a folder inside");
-  }
-  const std::string file = folder + "/" + path + "/config.json";
-  SLUICE_TRY_VOID(check_order(folder + "/modules.json", type, name, modules));
-  if (name == "Transformer") return {};
-  if (name == "Pooling") {
-    SLUICE_TRY(modules.type, read_pooling_type(file, modules.counts_prompts));
-    return {};
-  }
-  if (name == "MultiVectorMask") {
-    modules.mask_file = file;
-    return {};
-  }
-  if (name == "Normalize") {
-    modules.normalizes = true;
-    return {};
-  }
-  if (name == "Dense") {
-    SLUICE_TRY(PooledLayer layer, read_dense_module(folder + "/" + path));
-    modules.layers.push_back(std::move(layer));
-    return {};
-  }
-  if (name == "LogitScore") {
-    SLUICE_TRY(const Json json, read_json_file(file));
-    const std::optional<TokenId> yes = token_of(json, "true_token_id");
-    const std::optional<TokenId> no = token_of(json, "false_token_id");
-    if (!yes || !no) {
-      return wrong_in_file(file, "true_token_id, false_token_id", "no tokens", "two token ids");
-    }
-    modules.yes_and_no = {*yes, *no};
-    return {};
-  }
-  return wrong_in_file(folder + "/modules.json",
-               "type",
-               in_quotes(type),
-               "Transformer, Pooling, Dense, MultiVectorMask, Normalize or LogitScore");
-}
-
-Expected<Modules> read_modules(const std::string& folder) {
-  Modules modules;
-  SLUICE_TRY(const Json list, read_json_file(folder + "/modules.json"));
-  if (list.is_null()) return modules;
-  if (!list.is_array() || list.size() > kMaxModules) {
-    return wrong_in_file(folder + "/modules.json", "file", "no short list", "a list of modules");
-  }
-  modules.are_there = true;
-  for (const Json& module : list) SLUICE_TRY_VOID(read_module(folder, module, modules));
-  return modules;
-}
-
-// Whether a text and the same in lower case are the same tokens.
-bool ignores_case(const Tokenizer& tokenizer) {
-  std::vector<TokenId> capitals;
-  std::vector<TokenId> small;
-  tokenizer.encode("ABCDEFGHI JKLMNOPQR STUVWXYZ ÄÇÑ ДЖ ΔΩ", SpecialText::kText, capitals);
-  tokenizer.encode("abcdefghi jklmnopqr stuvwxyz äçñ дж δω", SpecialText::kText, small);
-  return capitals == small;
-}
-
-// The length that sentence-transformers cuts texts to; 0: the files do not say. Texts that it would
-// make lower case before the tokenizer sees them are refused where that makes a difference.
-Expected<int32_t> read_max_tokens(const std::string& folder, const Tokenizer& tokenizer) {
-  for (const char* name : {"sentence_bert_config.json",
-                           "sentence_roberta_config.json",
-                           "sentence_xlm-roberta_config.json",
-                           "sentence_distilbert_config.json",
-                           "sentence_camembert_config.json"}) {
-    SLUICE_TRY(const Json json, read_json_file(folder + "/" + name));
-    if (is_true(json, "do_lower_case") && !ignores_case(tokenizer)) {
-      return wrong_in_file(folder + "/" + name,
-                           "do_lower_case",
-                           "true",
-                           "false, or a tokenizer that makes texts lower case");
-    }
-    const Json* const length = member(json, "max_seq_length");
-    if (length == nullptr) continue;
-    const std::optional<int64_t> whole = json_whole_number(*length);
-    if (!whole || *whole < 1) {
-      return wrong_in_file(folder + "/" + name, "max_seq_length", length->dump(), "1 or more");
-    }
-    return static_cast<int32_t>(std::min<int64_t>(*whole, INT32_MAX));
-  }
-  return 0;
-}
-
-// Sets the labels' names and function as config.json says.
-Expected<void> read_labels(const std::string& folder, const Json& json, PoolingInfo& info) {
+// Sets the names of a layer's labels, and the usual function for them.
+void read_labels(const Json& json, PoolingInfo& info) {
   info.labels.clear();
   const Json* const names = member(json, "id2label");
   for (int32_t i = 0; i < info.width; ++i) {
@@ -230,25 +82,6 @@ Expected<void> read_labels(const std::string& folder, const Json& json, PoolingI
   const bool is_multi = text_of(json, "problem_type") == "multi_label_classification";
   info.function =
       info.width == 1 || is_multi ? ScoreFunction::kSigmoid : ScoreFunction::kSoftmax;
-  std::string function;
-  if (const Json* own = member(json, "sentence_transformers"); own != nullptr) {
-    function = text_of(*own, "activation_fn");
-  }
-  if (function.empty()) function = text_of(json, "sbert_ce_default_activation_function");
-  if (function.empty()) return {};
-  if (function.ends_with(".Identity")) {
-    info.function = ScoreFunction::kIdentity;
-  } else if (function.ends_with(".Sigmoid")) {
-    info.function = ScoreFunction::kSigmoid;
-  } else if (function.ends_with(".Softmax")) {
-    info.function = ScoreFunction::kSoftmax;
-  } else {
-    return wrong_in_file(folder + "/config.json",
-                         "activation_fn",
-                         in_quotes(function),
-                         "Identity, Sigmoid or Softmax");
-  }
-  return {};
 }
 
 void read_matryoshka(const Json& json, PoolingInfo& info) {
@@ -272,30 +105,50 @@ bool is_classifier_class(const Json& json) {
          first.get_ref<const std::string&>().ends_with("ForSequenceClassification");
 }
 
+// The texts of the tokens that classifier_from_token names; empty: it names none. `method` is how
+// vLLM makes a layer of them: of two the difference, of one its own row.
+Expected<std::vector<std::string>> named_tokens(const std::string& folder, const Json& json) {
+  std::vector<std::string> texts;
+  const std::string file = folder + "/config.json";
+  const Json* const named = member(json, "classifier_from_token");
+  if (named == nullptr) return texts;
+  for (const Json& text : named->is_array() ? *named : Json::array()) {
+    if (text.is_string()) texts.push_back(text.get<std::string>());
+  }
+  const bool has_one_or_two = texts.size() == 1 || texts.size() == 2;
+  if (!has_one_or_two || texts.size() != named->size()) {
+    return wrong_in_file(file, "classifier_from_token", named->dump(), "one token or two");
+  }
+  const std::string method = text_of(json, "method");
+  const std::string fitting = texts.size() == 2 ? "from_2_way_softmax" : "no_post_processing";
+  if (method.empty() || method == fitting) return texts;
+  return wrong_in_file(
+      file, "method", in_quotes(method), in_quotes(fitting) + " with " + named->dump());
+}
+
 // Makes the scores of a model without a layer for them: the tokens whose logits they are.
-Expected<void> find_label_tokens(const Config& config,
-                                 const Json& json,
-                                 const Modules& modules,
+Expected<void> find_label_tokens(const Checkpoint& checkpoint,
+                                 const Source& source,
                                  const Tokenizer& tokenizer,
                                  PoolingInfo& info) {
-  std::array<TokenId, 2> tokens = {tokenizer.find_token("no"), tokenizer.find_token("yes")};
-  if (const Json* named = member(json, "classifier_from_token");
-      named != nullptr && named->is_array() && named->size() == 2 && named->at(0).is_string() &&
-      named->at(1).is_string()) {
-    tokens = {tokenizer.find_token(named->at(0).get_ref<const std::string&>()),
-              tokenizer.find_token(named->at(1).get_ref<const std::string&>())};
+  SLUICE_TRY(std::vector<std::string> texts, named_tokens(checkpoint.path(), source.json));
+  info.label_tokens = source.modules.label_tokens;
+  if (texts.empty() && info.label_tokens.empty()) texts = {"no", "yes"};
+  if (!texts.empty()) info.label_tokens.clear();
+  for (const std::string& text : texts) {
+    info.label_tokens.push_back(tokenizer.find_token(text));
   }
-  if (modules.yes_and_no) tokens = {(*modules.yes_and_no)[1], (*modules.yes_and_no)[0]};
-  for (const TokenId token : tokens) {
-    if (token < 0 || token >= tokenizer.vocab_size()) {
-      return make_error(ErrorCode::kUnsupported,
-                        config.model +
-                            ": found neither a layer for scores nor tokens \"yes\" and \"no\"; "
-                            "--convert embed makes vectors",
-                        "convert");
+  for (const TokenId token : info.label_tokens) {
+    if (token >= 0 && token < tokenizer.vocab_size()) continue;
+    std::string wanted;
+    for (const std::string& text : texts) {
+      wanted += (wanted.empty() ? " " : " and ") + in_quotes(text);
     }
+    return make_error(ErrorCode::kUnsupported,
+                      checkpoint.path() + ": found neither a layer for scores nor the tokens" +
+                          wanted + " of one; --convert embed makes vectors",
+                      "convert");
   }
-  info.label_tokens = {tokens[0], tokens[1]};
   info.width = 1;
   info.type = PoolingType::kLast;
   info.function = ScoreFunction::kSigmoid;
@@ -305,9 +158,11 @@ Expected<void> find_label_tokens(const Config& config,
 
 // What an encoder ends with decides what it can make.
 Expected<void> check_encoder(const Checkpoint& checkpoint,
+                             const Source& source,
                              const PooledModel& model,
                              bool is_classifier) {
-  if (!model.is_encoder || is_classifier == (model.num_labels > 0)) return {};
+  const bool may_be_both = !model.is_encoder && !source.modules.gives_scores;
+  if (may_be_both || is_classifier == (model.num_labels > 0)) return {};
   return make_error(ErrorCode::kUnsupported,
                     checkpoint.path() + (is_classifier
                                              ? ": found no layer for scores; --convert embed"
@@ -315,13 +170,18 @@ Expected<void> check_encoder(const Checkpoint& checkpoint,
                     "convert");
 }
 
-struct Source {
-  Json json;  // config.json; null: a GGUF file
-  Modules modules;
-  std::optional<PoolingType> type;
-  bool is_rank = false;
-  std::vector<PooledLayer> head;  // of a classifier, where it follows the pooling
-};
+// BERT's scores are of its pooler, which some converters of GGUF files leave out, and which
+// transformers makes at random where it is not there.
+Expected<void> check_pooler(const Checkpoint& checkpoint, const PooledModel& model) {
+  if (checkpoint.architecture() != "bert" || !model.has_segments || model.num_labels == 0 ||
+      checkpoint.has("cls.weight")) {
+    return {};
+  }
+  return make_error(ErrorCode::kUnsupported,
+                    checkpoint.path() + ": cls.weight: found no such tensor, expected the pooler " +
+                        "that BERT's layer for scores follows",
+                    "model");
+}
 
 // A decoder's layer for scores is known in a directory of a class for it, and in one form of GGUF
 // files: the output layer's rows of "yes" and "no", whose difference a score is (Qwen3-Reranker).
@@ -347,12 +207,13 @@ Expected<void> check_decoder(const Checkpoint& checkpoint,
 
 // Puts --hf-overrides over what config.json says.
 Expected<void> apply_overrides(const std::string& text, Json& json) {
-  constexpr std::array<std::string_view, 7> kKnown = {"architectures",
+  constexpr std::array<std::string_view, 8> kKnown = {"architectures",
                                                       "is_causal",
                                                       "default_prompt_name",
                                                       "is_matryoshka",
                                                       "matryoshka_dimensions",
                                                       "classifier_from_token",
+                                                      "method",
                                                       "is_original_qwen3_reranker"};
   if (text.empty()) return {};
   SLUICE_TRY(const Json overrides, parse_overrides(text));
@@ -398,7 +259,8 @@ Expected<Source> read_source(const Config& config, const Checkpoint& checkpoint)
       source.type = PoolingType::kEvery;
       source.modules.normalizes = true;
     }
-    source.is_rank = is_classifier_class(source.json) || source.modules.yes_and_no.has_value();
+    source.is_rank = is_classifier_class(source.json) || source.modules.gives_scores ||
+                     source.modules.is_cross_encoder || !source.modules.label_tokens.empty();
     SLUICE_TRY_VOID(read_pooling_key(checkpoint.path(), source));
     return source;
   }
@@ -428,13 +290,18 @@ void apply_pooling_flag(const Config& config, Source& source) {
 Expected<void> find_scoring_head(const Checkpoint& checkpoint,
                                  Source& source,
                                  PooledModel& model) {
-  const bool is_file = checkpoint.kind() == CheckpointKind::kGguf;
-  if (is_file ? !model.is_encoder : !source.is_rank) return {};
-  if (model.num_labels > 0) return {};  // the model applies it
-  SLUICE_TRY(source.head, read_scoring_head(checkpoint));
+  if (source.modules.gives_scores) {
+    source.head = std::move(source.modules.layers);
+  } else {
+    const bool is_file = checkpoint.kind() == CheckpointKind::kGguf;
+    if (is_file ? !model.is_encoder : !source.is_rank) return {};
+    if (model.num_labels > 0) return {};  // the model applies it
+    SLUICE_TRY(source.head, read_scoring_head(checkpoint));
+  }
   if (source.head.empty()) return {};
   SLUICE_TRY_VOID(check_pooled_layers(checkpoint.path(), model.hidden, source.head));
   model.num_labels = source.head.back().out;
+  if (source.modules.gives_scores) return {};
   const std::string file = checkpoint.path() + "/config.json";
   const std::string function = text_of(source.json, "classifier_activation");
   if (!function.empty() && function != "gelu") {
@@ -511,6 +378,108 @@ void warn_of_ends(const Tokenizer& tokenizer, const PoolingInfo& info) {
             "add_eos_token in the file, or its name at the end of each text");
 }
 
+// Texts are cut where sentence-transformers cuts them.
+Expected<void> limit_tokens(const Checkpoint& checkpoint,
+                            const Tokenizer& tokenizer,
+                            PoolingInfo& info) {
+  if (checkpoint.kind() != CheckpointKind::kHuggingFace) return {};
+  SLUICE_TRY(const int32_t most, read_max_tokens(checkpoint.path(), tokenizer, info.type));
+  if (most > 0) info.max_tokens = std::min(info.max_tokens, most);
+  return {};
+}
+
+// Qwen3-Reranker's files are those of a chat model of its family. What sets it apart is its name, a
+// GGUF file's kind of pooling, or the flag that vLLM has for it.
+bool is_qwen3_reranker(const Checkpoint& checkpoint,
+                       const Source& source,
+                       const Tokenizer& tokenizer,
+                       const PoolingInfo& info) {
+  if (!checkpoint.architecture().starts_with("qwen3")) return false;
+  const std::array usual = {tokenizer.find_token("no"), tokenizer.find_token("yes")};
+  if (!std::ranges::equal(info.label_tokens, usual)) return false;
+  std::string path = checkpoint.path();
+  std::ranges::transform(path, path.begin(), [](char c) {
+    return c >= 'A' && c <= 'Z' ? static_cast<char>(c - 'A' + 'a') : c;
+  });
+  const bool is_ranked_file = source.is_rank && checkpoint.kind() == CheckpointKind::kGguf;
+  return is_ranked_file || is_true(source.json, "is_original_qwen3_reranker") ||
+         path.find("qwen3-reranker") != std::string::npos;
+}
+
+// The instruction before each pair: the default prompt of a CrossEncoder, or the one that
+// --hf-overrides names.
+Expected<void> read_instruction(const Checkpoint& checkpoint, Source& source, PoolingInfo& info) {
+  if (checkpoint.kind() != CheckpointKind::kHuggingFace) return {};
+  SLUICE_TRY(info.prompts, read_prompts(checkpoint.path()));
+  const std::string& usual = source.modules.default_prompt_name;
+  const bool has_usual = std::ranges::find(info.prompts, usual, &NamedPrompt::name) !=
+                         info.prompts.end();
+  if (has_usual && member(source.json, "default_prompt_name") == nullptr) {
+    source.json["default_prompt_name"] = usual;
+  }
+  return choose_prompt(source.json, info);
+}
+
+Expected<std::optional<Pooling>> read_scores(const Checkpoint& checkpoint,
+                                             const Tokenizer& tokenizer,
+                                             Source source,
+                                             const PooledModel& model,
+                                             PoolingInfo info) {
+  info.type = source.type.value_or(model.is_encoder ? PoolingType::kCls : PoolingType::kLast);
+  info.width = model.num_labels;
+  if (info.width > 0) {
+    if (source.head.empty()) SLUICE_TRY_VOID(check_pooler(checkpoint, model));
+    read_labels(source.json, info);
+  } else {
+    SLUICE_TRY_VOID(find_label_tokens(checkpoint, source, tokenizer, info));
+    info.is_qwen3_reranker = is_qwen3_reranker(checkpoint, source, tokenizer, info);
+    SLUICE_TRY_VOID(read_instruction(checkpoint, source, info));
+  }
+  SLUICE_TRY(const auto function, read_function(checkpoint.path(), source));
+  info.function = function.value_or(info.function);
+  SLUICE_TRY_VOID(limit_tokens(checkpoint, tokenizer, info));
+  Pooling pooling = {std::move(info), std::move(source.head)};
+  const bool is_last = pooling.info.type == PoolingType::kLast && !pooling.layers.empty();
+  if (is_last && !model.is_encoder) pooling.padding = padding_of(checkpoint.metadata());
+  return std::optional(std::move(pooling));
+}
+
+Expected<std::optional<Pooling>> read_vectors(const Checkpoint& checkpoint,
+                                              const Tokenizer& tokenizer,
+                                              Source source,
+                                              const PooledModel& model,
+                                              PoolingInfo info) {
+  if (!source.type && checkpoint.kind() == CheckpointKind::kGguf) {
+    return make_error(ErrorCode::kUnsupported,
+                      checkpoint.path() +
+                          ": pooling_type: found nothing, expected a way to pool; --pooling names "
+                          "it: mean, cls or last",
+                      "pooling");
+  }
+  info.type = source.type.value_or(model.is_encoder ? PoolingType::kCls : PoolingType::kLast);
+  if (!source.type && model.is_encoder) {
+    log_event(LogLevel::kWarning,
+              "pooling_not_in_files",
+              "used",
+              "cls",
+              "other_ways",
+              "--pooling mean");
+  }
+  SLUICE_TRY_VOID(check_pooled_layers(checkpoint.path(), model.hidden, source.modules.layers));
+  info.width = source.modules.layers.empty() ? model.hidden : source.modules.layers.back().out;
+  // Without files that say it, vectors of decoders and of GGUF files have length 1, as in vLLM and
+  // llama.cpp.
+  info.normalizes = source.modules.are_there ? source.modules.normalizes : true;
+  read_matryoshka(source.json, info);
+  if (checkpoint.kind() == CheckpointKind::kHuggingFace) {
+    SLUICE_TRY_VOID(limit_tokens(checkpoint, tokenizer, info));
+    SLUICE_TRY_VOID(read_texts(checkpoint.path(), tokenizer, source, model, info));
+  }
+  SLUICE_TRY_VOID(choose_prompt(source.json, info));
+  warn_of_ends(tokenizer, info);
+  return std::optional(Pooling{std::move(info), std::move(source.modules.layers)});
+}
+
 bool is_pooling(const Config& config, const Source& source, const PooledModel& model) {
   if (config.runner != "auto") return config.runner == "pooling";
   const bool is_asked = config.convert == "embed" || config.convert == "classify" ||
@@ -546,52 +515,13 @@ Expected<std::optional<Pooling>> read_pooling(const Config& config,
   info.is_classifier = is_asked ? config.convert == "classify"
                                 : source.is_rank || config.pooling == "rank" ||
                                       model.num_labels > 0;
-  SLUICE_TRY_VOID(check_encoder(checkpoint, model, info.is_classifier));
+  SLUICE_TRY_VOID(check_encoder(checkpoint, source, model, info.is_classifier));
   info.max_tokens = model.max_model_len;
   info.has_segments = model.has_segments;
   if (info.is_classifier) {
-    info.type = source.type.value_or(model.is_encoder ? PoolingType::kCls : PoolingType::kLast);
-    info.width = model.num_labels;
-    if (info.width > 0) {
-      SLUICE_TRY_VOID(read_labels(checkpoint.path(), source.json, info));
-    } else {
-      SLUICE_TRY_VOID(find_label_tokens(config, source.json, source.modules, tokenizer, info));
-    }
-    Pooling pooling = {std::move(info), std::move(source.head)};
-    const bool is_last = pooling.info.type == PoolingType::kLast && !pooling.layers.empty();
-    if (is_last && !model.is_encoder) pooling.padding = padding_of(checkpoint.metadata());
-    return std::optional(std::move(pooling));
+    return read_scores(checkpoint, tokenizer, std::move(source), model, std::move(info));
   }
-  if (!source.type && checkpoint.kind() == CheckpointKind::kGguf) {
-    return make_error(ErrorCode::kUnsupported,
-                      checkpoint.path() +
-                          ": pooling_type: found nothing, expected a way to pool; --pooling names "
-                          "it: mean, cls or last",
-                      "pooling");
-  }
-  info.type = source.type.value_or(model.is_encoder ? PoolingType::kCls : PoolingType::kLast);
-  if (!source.type && model.is_encoder) {
-    log_event(LogLevel::kWarning,
-              "pooling_not_in_files",
-              "used",
-              "cls",
-              "other_ways",
-              "--pooling mean");
-  }
-  SLUICE_TRY_VOID(check_pooled_layers(checkpoint.path(), model.hidden, source.modules.layers));
-  info.width = source.modules.layers.empty() ? model.hidden : source.modules.layers.back().out;
-  // Without files that say it, vectors of decoders and of GGUF files have length 1, as in vLLM and
-  // llama.cpp.
-  info.normalizes = source.modules.are_there ? source.modules.normalizes : true;
-  read_matryoshka(source.json, info);
-  if (checkpoint.kind() == CheckpointKind::kHuggingFace) {
-    SLUICE_TRY(const int32_t most, read_max_tokens(checkpoint.path(), tokenizer));
-    if (most > 0) info.max_tokens = std::min(info.max_tokens, most);
-    SLUICE_TRY_VOID(read_texts(checkpoint.path(), tokenizer, source, model, info));
-  }
-  SLUICE_TRY_VOID(choose_prompt(source.json, info));
-  warn_of_ends(tokenizer, info);
-  return std::optional(Pooling{std::move(info), std::move(source.modules.layers)});
+  return read_vectors(checkpoint, tokenizer, std::move(source), model, std::move(info));
 }
 
 }  // namespace sluice

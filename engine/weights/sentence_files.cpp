@@ -276,7 +276,50 @@ Expected<void> expand_queries(const Files& files,
   return {};
 }
 
+// --- Lengths ---------------------------------------------------------------------------------
+
+// Whether a text and the same in lower case are the same tokens.
+bool ignores_case(const Tokenizer& tokenizer) {
+  std::vector<TokenId> capitals;
+  std::vector<TokenId> small;
+  tokenizer.encode("ABCDEFGHI JKLMNOPQR STUVWXYZ ÄÇÑ ДЖ ΔΩ", SpecialText::kText, capitals);
+  tokenizer.encode("abcdefghi jklmnopqr stuvwxyz äçñ дж δω", SpecialText::kText, small);
+  return capitals == small;
+}
+
+// Returns 0 where a tokenizer's files say nothing, or 1e30 as for one without a limit.
+Expected<int32_t> read_tokenizer_limit(const std::string& folder) {
+  SLUICE_TRY(const JsonFile file, read_file(folder + "/tokenizer_config.json"));
+  const Json* const most = file.find("model_max_length");
+  const std::optional<int64_t> whole = most == nullptr ? std::nullopt : json_whole_number(*most);
+  return whole && *whole >= 1 && *whole <= INT32_MAX ? static_cast<int32_t>(*whole) : 0;
+}
+
 }  // namespace
+
+Expected<int32_t> read_max_tokens(const std::string& folder,
+                                  const Tokenizer& tokenizer,
+                                  PoolingType type) {
+  for (const char* name : {"sentence_bert_config.json",
+                           "sentence_roberta_config.json",
+                           "sentence_xlm-roberta_config.json",
+                           "sentence_distilbert_config.json",
+                           "sentence_camembert_config.json"}) {
+    SLUICE_TRY(const JsonFile file, read_file(folder + "/" + name));
+    const Json* const lowers = file.find("do_lower_case");
+    if (lowers != nullptr && *lowers == true && !ignores_case(tokenizer)) {
+      return wrong_in_file(file.path,
+                           "do_lower_case",
+                           "true",
+                           "false, or a tokenizer that makes texts lower case");
+    }
+    SLUICE_TRY(const int32_t length, read_length(file, "max_seq_length"));
+    if (length > 0) return length;
+  }
+  // PyLate sets the tokenizer's limit for the side that it reads next.
+  if (type == PoolingType::kEvery) return 0;
+  return read_tokenizer_limit(folder);
+}
 
 Expected<std::vector<NamedPrompt>> read_prompts(const std::string& folder) {
   SLUICE_TRY(const JsonFile file, read_file(folder + "/config_sentence_transformers.json"));

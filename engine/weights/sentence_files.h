@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What files of sentence-transformers, PyLate and ColBERT say of texts before they are tokens:
-// prompts by name, and the two sides of late interaction.
+// their most tokens, prompts by name, and the two sides of late interaction.
 #pragma once
 
 #include <cstdint>
@@ -16,6 +16,13 @@ class Tokenizer;
 
 // Reads `prompts` of config_sentence_transformers.json; a folder without them has none.
 Expected<std::vector<NamedPrompt>> read_prompts(const std::string& folder);
+
+// The length that sentence-transformers cuts texts to, as max_seq_length says it, or without that
+// the tokenizer's model_max_length; 0: the files do not say. Texts that it would make lower case
+// before the tokenizer sees them are refused where that makes a difference.
+Expected<int32_t> read_max_tokens(const std::string& folder,
+                                  const Tokenizer& tokenizer,
+                                  PoolingType type);
 
 // What is known of a model whose tokens' vectors are compared.
 struct ComparedModel {

@@ -153,12 +153,8 @@ Expected<InputRules> read_cut(const PoolingInfo& info, const Json& body, std::st
   SLUICE_TRY(rules.prompt, read_prompt(info, body, /*must_exist=*/false));
   SLUICE_TRY(const auto most, read_integer(body, "max_tokens", 1, INT32_MAX));
   if (most) rules.most = static_cast<int32_t>(std::min<int64_t>(*most, rules.most));
-  const Json* const side = find_field(body, "truncate");
-  if (side == nullptr || *side == "END") return rules;
-  rules.keeps_end = *side == "START";
-  rules.cuts = rules.keeps_end;
-  if (rules.cuts || *side == "NONE") return rules;
-  return invalid("truncate must be NONE, START or END, got " + show_value(*side) + ".", "truncate");
+  SLUICE_TRY_VOID(read_cut_side(body, rules));
+  return rules;
 }
 
 struct AnswerForm {

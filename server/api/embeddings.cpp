@@ -1,5 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // POST /v1/embeddings and /pooling: the vectors of texts, in OpenAI's and vLLM's shapes.
+#include <algorithm>
+#include <array>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -73,6 +75,16 @@ Expected<bool> wants_every_token(const PoolingInfo& info, const Json& body) {
                  "task");
 }
 
+// Jina's tasks choose one of a model's adapters; models without any make one vector for all.
+bool is_of_adapter(const Json* task) {
+  constexpr std::array kTasks = {"retrieval.query", "retrieval.passage", "text-matching",
+                                 "classification",  "separation",        "code.query",
+                                 "code.passage"};
+  return task != nullptr && std::ranges::any_of(kTasks, [&](const char* name) {
+           return *task == name;
+         });
+}
+
 // The name, another server's, by which a request asks for vectors of length 1; null: it does not.
 const char* name_of_length(const Json& body) {
   for (const char* const name : {"normalize", "normalized", "embd_normalize"}) {
@@ -94,15 +106,17 @@ Expected<DecodedPooledRequest> decode(const ValidationContext& context,
   SLUICE_TRY(const bool is_base64, wants_base64(body));
   PoolingParams params;
   SLUICE_TRY(params.activates, read_bool(body, "use_activation", true));
-  if (length != nullptr && !info.is_classifier && !(info.normalizes && params.activates)) {
-    return unsupported("`" + std::string(length) +
-                           "` is not supported: the model's vectors keep their lengths.",
-                       length);
+  params.forces_scale = length != nullptr && !info.is_classifier;
+  if (params.forces_scale && !params.activates) {
+    return invalid("`" + std::string(length) + "` and use_activation ask for opposite lengths.",
+                   length);
   }
   SLUICE_TRY(params.dimensions, read_dimensions(info, body));
   if (is_pooling) {
     SLUICE_TRY(params.every_token, wants_every_token(info, body));
-  } else if (find_field(body, "task") != nullptr) {
+  } else if (const Json* const task = find_field(body, "task"); is_of_adapter(task)) {
+    SLUICE_TRY_VOID(exchange.ignored.add("task"));
+  } else if (task != nullptr) {
     return unsupported("`task` is not supported; leave it out.", "task");
   }
   SLUICE_TRY(auto prompts, read_texts(context, info, body));

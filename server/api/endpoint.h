@@ -26,6 +26,7 @@ enum class Endpoint : uint16_t {
   kClassify = 512,
   kTei = 1024,        // TEI's other endpoints
   kCohereEmbed = 2048,  // Cohere's /v2/embed
+  kTeiDecode = 4096,    // TEI's /decode
 };
 
 }  // namespace sluice

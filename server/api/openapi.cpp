@@ -139,6 +139,7 @@ std::string_view required_field(Endpoint endpoint) {
   if (endpoint == Endpoint::kResponses) return "input";
   if (endpoint == Endpoint::kRerank) return "query";
   if (endpoint == Endpoint::kTei) return "inputs";
+  if (endpoint == Endpoint::kTeiDecode) return "ids";
   return endpoint == Endpoint::kDetokenize ? "tokens" : "prompt";
 }
 
@@ -150,7 +151,8 @@ void write_request_schema(JsonWriter& json,
   const bool has_texts = endpoint == Endpoint::kCohereEmbed;
   const bool has_choice = endpoint == Endpoint::kEmbeddings || endpoint == Endpoint::kClassify;
   if (endpoint == Endpoint::kTokenize) {
-    json.raw(R"("anyOf":[{"required":["messages"]},{"required":["prompt"]}])");
+    json.raw(
+        R"("anyOf":[{"required":["messages"]},{"required":["prompt"]},{"required":["inputs"]}])");
   } else if (has_choice) {
     json.raw(R"("anyOf":[{"required":["messages"]},{"required":["input"]}])");
   } else if (has_texts) {
@@ -228,6 +230,8 @@ void write_component_schemas(JsonWriter& json,
   write_request_schema(json, Endpoint::kTokenize, config, defaults);
   json.key("DetokenizeRequest");
   write_request_schema(json, Endpoint::kDetokenize, config, defaults);
+  json.key("TeiDecodeRequest");
+  write_request_schema(json, Endpoint::kTeiDecode, config, defaults);
   json.close_object();
 }
 
@@ -282,6 +286,7 @@ constexpr Body kBodies[] = {
     {"/predict", "TeiRequest", "", false},
     {"/tokenize", "TokenizeRequest", "", false},
     {"/detokenize", "DetokenizeRequest", "", false},
+    {"/decode", "TeiDecodeRequest", "", false},
 };
 
 void write_reference(JsonWriter& json, std::string_view schema) {

@@ -136,6 +136,8 @@ constexpr std::string_view kPrompt =
     R"("minItems":1,"items":{"type":"array","minItems":1,"items":{"type":"integer","minimum":0}}}])";
 constexpr std::string_view kTextOrList =
     R"("anyOf":[{"type":"string"},{"type":"array","items":{"type":["string","null"]}}])";
+constexpr std::string_view kTexts =
+    R"("anyOf":[{"type":"string"},{"type":"array","minItems":1,"items":{"type":"string"}}])";
 constexpr std::string_view kPortOrList =
     R"("anyOf":[{"type":"integer","minimum":1,"maximum":65535},{"type":"array","items":{"type":)"
     R"(["integer","null"],"minimum":1,"maximum":65535}}])";
@@ -227,6 +229,8 @@ constexpr std::array kParameters = {
     implemented("messages", kMessages, Endpoint::kChatOrTokenize),
     implemented("prompt", kPrompt, Endpoint::kCompletion),
     implemented("prompt", kText, Endpoint::kTokenize),
+    implemented("inputs", kTexts, Endpoint::kTokenize),  // TEI's
+    implemented("prompt_name", kText, Endpoint::kTokenize),
     implemented("tokens", kTokenIds, Endpoint::kDetokenize),
     sampling("max_tokens", Endpoint::kChat),
     implemented("max_tokens", kCount, Endpoint::kCompletion),  // may be 0 with `echo`

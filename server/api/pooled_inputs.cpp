@@ -36,6 +36,18 @@ Error too_long(const InputRules& rules, int64_t index, int64_t num_tokens) {
                "context_length_exceeded"};
 }
 
+// Where a token is the score, the default prompt is a part of the conversation about a pair.
+std::string usual_prompt(const PoolingInfo& info) {
+  return info.label_tokens.empty() ? info.default_prompt : std::string();
+}
+
+// A string, or Jina's {"text": ...}; null: another value.
+const std::string* text_in(const Json& value) {
+  const Json* text = &value;
+  if (value.is_object() && value.size() == 1) text = find_field(value, "text");
+  return text == nullptr ? nullptr : text->get_ptr<const std::string*>();
+}
+
 Expected<Ids> check_ids(const ValidationContext& context,
                         const InputRules& rules,
                         const Json& list,
@@ -80,15 +92,19 @@ int64_t PooledRequest::num_tokens() const {
 
 Expected<PoolingInfo> pooling_of(const ValidationContext& context, PooledKind wanted) {
   const std::string name = context.model_names.front();
+  const bool wants_vectors = wanted == PooledKind::kVectors || wanted == PooledKind::kTokens;
   if (!context.model.pooling) {
+    constexpr std::string_view kVectors = "--convert embed makes vectors";
+    constexpr std::string_view kScores = "--convert classify makes scores";
+    std::string advice(wants_vectors ? kVectors : kScores);
+    if (wanted == PooledKind::kAny) advice += ", one with " + std::string(kVectors);
     return make_error(ErrorCode::kUnsupported,
                       "The model `" + name +
                           "` generates tokens and makes neither vectors nor scores; a server "
-                          "started with --convert embed makes vectors.",
+                          "started with " + advice + ".",
                       "model");
   }
   const PoolingInfo& info = *context.model.pooling;
-  const bool wants_vectors = wanted == PooledKind::kVectors || wanted == PooledKind::kTokens;
   if (wants_vectors && info.is_classifier) {
     return make_error(ErrorCode::kUnsupported,
                       "The model `" + name + "` makes scores and no vectors of texts.",
@@ -158,7 +174,7 @@ Expected<std::string> read_prompt(const PoolingInfo& info, const Json& body, boo
         "The model has no prompts by name; /pooling's input_type marks queries and documents.",
         "prompt_name");
   }
-  const std::string otherwise = must_exist ? info.default_prompt : std::string();
+  const std::string otherwise = must_exist ? usual_prompt(info) : std::string();
   const Json* const kind = named != nullptr ? named : find_field(body, "input_type");
   if (kind == nullptr) return otherwise;
   const std::string param = named != nullptr ? "prompt_name" : "input_type";
@@ -170,16 +186,34 @@ Expected<std::string> read_prompt(const PoolingInfo& info, const Json& body, boo
     names.push_back(names.front().substr(std::string_view("search_").size()));
   }
   if (named == nullptr && names.back() == "document") names.emplace_back("passage");
+  if (named == nullptr && names.front() == "passage") names.emplace_back("document");
   for (const std::string& name : names) {
     const auto found = std::ranges::find(info.prompts, name, &NamedPrompt::name);
     if (found != info.prompts.end()) return found->text;
   }
-  if (named == nullptr && !must_exist) return otherwise;
+  // Queries and documents of a model that has no prompt for them are texts like others.
+  if (named == nullptr && (!must_exist || read_side(body))) return otherwise;
   std::string known;
   for (const NamedPrompt& prompt : info.prompts) known += " \"" + prompt.name + "\"";
   return invalid("The model has " + (known.empty() ? "no prompts" : "the prompts" + known) +
                      ", got " + show_value(*kind) + ".",
                  param);
+}
+
+Expected<void> read_cut_side(const Json& body, InputRules& rules) {
+  const Json* const side = find_field(body, "truncate");
+  if (side == nullptr) return {};
+  if (side->is_boolean()) {
+    rules.cuts = side->get<bool>();
+    return {};
+  }
+  if (*side != "NONE" && *side != "START" && *side != "END") {
+    return invalid("truncate must be true, false, NONE, START or END, got " + show_value(*side) + ".",
+                   "truncate");
+  }
+  rules.cuts = *side != "NONE";
+  rules.keeps_end = *side == "START";
+  return {};
 }
 
 Expected<InputRules> read_input_rules(const ValidationContext& context,
@@ -190,9 +224,9 @@ Expected<InputRules> read_input_rules(const ValidationContext& context,
   rules.most = info.max_tokens;
   rules.param = std::move(param);
   rules.cuts = context.config.auto_truncate;
-  rules.prompt = info.default_prompt;
+  rules.prompt = usual_prompt(info);
   SLUICE_TRY(rules.adds_special_tokens, read_bool(body, "add_special_tokens", true));
-  SLUICE_TRY(rules.cuts, read_bool(body, "truncate", rules.cuts));
+  SLUICE_TRY_VOID(read_cut_side(body, rules));
   SLUICE_TRY(const auto most,
              read_integer(body, "truncate_prompt_tokens", -1, context.model.max_model_len));
   if (most && *most == 0) {
@@ -278,10 +312,11 @@ Expected<std::vector<Ids>> read_inputs(const ValidationContext& context,
     return prompts;
   }
   SLUICE_TRY_VOID(check_num_texts(context, rules.param, value.size()));
-  const bool are_texts = value.front().is_string();
+  const bool are_texts = text_in(value.front()) != nullptr;
   for (size_t i = 0; i < value.size(); ++i) {
     const auto index = static_cast<int64_t>(i);
-    const bool fits = are_texts ? value[i].is_string() : value[i].is_array();
+    const std::string* const text = text_in(value[i]);
+    const bool fits = are_texts ? text != nullptr : value[i].is_array();
     if (!fits) {
       return invalid(place_of(rules, index) + " must be " +
                          (are_texts ? "a string like" : "a list of token ids like") +
@@ -289,8 +324,7 @@ Expected<std::vector<Ids>> read_inputs(const ValidationContext& context,
                      rules.param);
     }
     SLUICE_TRY(Ids ids,
-               are_texts ? encode_input(
-                               context, rules, value[i].get_ref<const std::string&>(), index)
+               are_texts ? encode_input(context, rules, *text, index)
                          : check_ids(context, rules, value[i], index));
     prompts.push_back(std::move(ids));
   }

@@ -73,9 +73,9 @@ void apply_side(const PoolingInfo& info, TextSide side, InputRules& rules);
 void leave_out(const PoolingInfo& info, TextSide side, size_t index, PooledRequest& request);
 
 // Reads prompt_name and input_type: the text that is put before others, without either the default
-// one. kInvalidArgument: the model has no prompt of that name, or, where it marks sides instead,
-// prompt_name is there. Where it need not exist, as in Cohere's API, an input_type that is missing
-// or names none means no prompt.
+// one. kInvalidArgument: the model has no prompt of that name, which an input_type of read_side()
+// need not have, or, where the model marks sides instead, prompt_name is there. Where it need not
+// exist, as in Cohere's API, an input_type that is missing or names none means no prompt.
 [[nodiscard]] Expected<std::string> read_prompt(const PoolingInfo& info,
                                                 const nlohmann::ordered_json& body,
                                                 bool must_exist = true);
@@ -87,6 +87,9 @@ void cut_ids(const InputRules& rules, size_t most, std::vector<TokenId>& ids);
 [[nodiscard]] Expected<void> check_num_texts(const ValidationContext& context,
                                              const std::string& param,
                                              size_t count);
+
+// Reads `truncate`: whether texts are cut, and in Cohere's values at which end.
+[[nodiscard]] Expected<void> read_cut_side(const nlohmann::ordered_json& body, InputRules& rules);
 
 // Reads add_special_tokens, truncate_prompt_tokens, truncation_side and, in TEI's spelling,
 // truncate and truncation_direction. Texts get the default prompt.

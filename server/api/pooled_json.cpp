@@ -47,6 +47,7 @@ Expected<int32_t> read_dimensions(const PoolingInfo& info,
   if (info.is_classifier) {
     return invalid(name + " is for vectors, and this model makes scores.", name);
   }
+  if (dimensions == info.width) return 0;
   if (!info.is_matryoshka) {
     return invalid(
         "This model's vectors are not made to be cut, so " + name +

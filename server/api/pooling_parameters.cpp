@@ -32,7 +32,11 @@ constexpr std::string_view kConversation = R"("type":"array","minItems":1,"items
 constexpr std::string_view kTextsOrIds =
     R"("anyOf":[{"type":"string","minLength":1},{"type":"array","minItems":1,"items":{"anyOf":[)"
     R"({"type":"string","minLength":1},{"type":"integer","minimum":0},{"type":"array","minItems":)"
-    R"(1,"items":{"type":"integer","minimum":0}}]}}])";
+    R"(1,"items":{"type":"integer","minimum":0}},{"type":"object","required":["text"],)"
+    R"("maxProperties":1}]}}])";
+constexpr std::string_view kIdLists =
+    R"("type":"array","items":{"anyOf":[{"type":"integer","minimum":0},{"type":"array","items":)"
+    R"({"type":"integer","minimum":0}}]})";
 constexpr std::string_view kTextList =
     R"("type":"array","minItems":1,"items":{"type":"string","minLength":1})";
 constexpr std::string_view kTexts = R"("type":"array","minItems":1,"items":{"type":"string"})";
@@ -48,6 +52,9 @@ constexpr std::string_view kVectorTypes =
 constexpr std::string_view kTextsOrPairs =
     R"("anyOf":[{"type":"string"},{"type":"array","minItems":1},{"type":"object",)"
     R"("required":["source_sentence","sentences"]}])";
+constexpr std::string_view kTasks =
+    R"("enum":["embed","token_embed","classify","retrieval.query","retrieval.passage",)"
+    R"("text-matching","classification","separation","code.query","code.passage"])";
 constexpr std::string_view kCutSide = R"("enum":["left","right","Left","Right"])";
 
 bool no_value(const Json&) { return false; }
@@ -100,7 +107,7 @@ constexpr Parameter only_true(std::string_view name,
 }
 
 constexpr std::array kRows = {
-    taken("model", kEveryEndpoint, kString),
+    taken("model", joined(kEveryEndpoint, Endpoint::kTeiDecode), kString),
     taken("input", joined(kVectors, Endpoint::kClassify), kTextsOrIds),
     taken("messages", joined(kVectors, Endpoint::kClassify), kConversation),
     taken("add_generation_prompt", joined(kVectors, Endpoint::kClassify), kSwitchValue),
@@ -108,7 +115,7 @@ constexpr std::array kRows = {
     taken("chat_template_kwargs", joined(kVectors, Endpoint::kClassify), kAnyObject),
     taken("encoding_format", kVectors, R"("enum":["float","base64"])"),
     taken("dimensions", joined(kVectors, Endpoint::kTei), kOneOrMore),
-    taken("task", kVectors, R"("enum":["embed","token_embed","classify"])"),
+    taken("task", kVectors, kTasks),
     taken("use_activation", kVllm, kSwitchValue),
     taken("truncate_prompt_tokens", kVllm, R"("type":"integer","minimum":-1)"),
     taken("truncation_side", kVllm, kCutSide),
@@ -135,14 +142,13 @@ constexpr std::array kRows = {
     taken("query", kRanks, kString),
     taken("documents", joined(kRanks, Endpoint::kScore), kTextObjects),
     taken("top_n", kRanks, kZeroOrMore),
-    taken("return_documents", kRanks, kSwitchValue),
+    taken("return_documents", kRanks, R"("enum":[true,false,"true","false"])"),
     taken("max_tokens_per_doc", kRanks, kZeroOrMore),
     taken("texts", kRanks, kTexts),
     taken("texts", kCohere, kTextList),
     taken("return_text", kRanks, kSwitchValue),
     taken("raw_scores", joined(kRanks, Endpoint::kTei), kSwitchValue),
-    taken("truncate", joined(kRanks, Endpoint::kTei), kSwitchValue),
-    taken("truncate", kCohere, R"("enum":["NONE","START","END"])"),
+    taken("truncate", kEveryEndpoint, R"("enum":[true,false,"NONE","START","END"])"),
     taken("truncation_direction", joined(kRanks, Endpoint::kTei), kCutSide),
     // Pairs, under vLLM's names.
     taken("queries", Endpoint::kScore, kOneOrManyTexts),
@@ -161,6 +167,8 @@ constexpr std::array kRows = {
     taken("inputs", Endpoint::kTei, kTextsOrPairs),
     taken("normalize", Endpoint::kTei, kSwitchValue),
     taken("parameters", Endpoint::kTei, kAnyObject),
+    taken("ids", Endpoint::kTeiDecode, kIdLists),
+    taken("skip_special_tokens", Endpoint::kTeiDecode, kSwitchValue),
     // Prompts of the model's files, by name.
     taken("input_type", joined(kVectors, kCohere), kString),
     taken("prompt_name", joined(kVectors, Endpoint::kTei), kString),

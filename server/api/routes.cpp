@@ -76,6 +76,7 @@ constexpr std::array kRoutes = {
     Route{"GET", "/tokenizer_info", handle_tokenizer_info, RouteAuth::kKey},
     Route{"POST", "/tokenize", handle_tokenize, RouteAuth::kKey},
     Route{"POST", "/detokenize", handle_detokenize, RouteAuth::kKey},
+    Route{"POST", "/decode", handle_tei_decode, RouteAuth::kKey, ErrorForm::kTei},
 };
 static_assert(kRoutes.size() < kMaxRoutes);
 

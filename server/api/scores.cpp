@@ -9,6 +9,7 @@
 #include <limits>
 #include <nlohmann/json.hpp>
 #include <numeric>
+#include <optional>
 #include <span>
 #include <string>
 #include <utility>
@@ -148,9 +149,10 @@ Expected<Prompts> encode_pairs(const ValidationContext& context,
   }
   const size_t num_sharing = pairs.second.size() / pairs.first.size();
   PairFront front;
+  std::optional<JudgeForm> form;
   for (size_t i = 0; i < pairs.second.size(); ++i) {
     if (i < pairs.first.size()) {
-      SLUICE_TRY(front, pair_front(context, rules, pairs.first[i], num_sharing));
+      SLUICE_TRY(front, pair_front(context, rules, form, pairs.first[i], num_sharing));
     }
     SLUICE_TRY(auto ids,
                encode_pair(context, rules, front, pairs.second[i], static_cast<int64_t>(i)));
@@ -253,6 +255,13 @@ std::string rerank_json(const PooledAnswer& answer,
 // The path alone does not tell TEI's requests.
 bool is_tei(const Json& body) { return find_field(body, "texts") != nullptr; }
 
+// Some clients send the switch as a string.
+Expected<bool> wants_documents(const Json& body, bool usual) {
+  const Json* const value = find_field(body, "return_documents");
+  if (value != nullptr && (*value == "true" || *value == "false")) return *value == "true";
+  return read_bool(body, "return_documents", usual);
+}
+
 // vLLM and Jina return the documents by default, Cohere and TEI on request.
 Expected<RerankForm> read_rerank_form(const Json& body, bool is_cohere) {
   RerankForm form;
@@ -261,7 +270,7 @@ Expected<RerankForm> read_rerank_form(const Json& body, bool is_cohere) {
   if (form.is_tei) {
     SLUICE_TRY(form.has_texts, read_bool(body, "return_text", false));
   } else {
-    SLUICE_TRY(form.has_texts, read_bool(body, "return_documents", !is_cohere));
+    SLUICE_TRY(form.has_texts, wants_documents(body, !is_cohere));
   }
   SLUICE_TRY(const auto top_n, read_integer(body, "top_n", 0, INT32_MAX));
   form.top_n = static_cast<size_t>(top_n.value_or(0));
@@ -311,6 +320,7 @@ Expected<DecodedPooledRequest> decode_rerank(const ValidationContext& context, E
   SLUICE_TRY(params.activates, read_bool(body, "use_activation", true));
   SLUICE_TRY(const bool is_raw, read_bool(body, "raw_scores", !params.activates));
   params.activates = !is_raw;
+  params.forces_scale = form.is_tei && info.is_classifier && params.activates;
   SLUICE_TRY(InputRules rules, read_input_rules(context, info, body, name));
   rules.cuts_documents = is_cohere && !form.is_tei && find_field(body, "truncate") == nullptr;
   SLUICE_TRY(Prompts prompts, encode_pairs(context, info, rules, pairs));

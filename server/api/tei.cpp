@@ -41,8 +41,10 @@ Expected<DecodedPooledRequest> decode_embed(const ValidationContext& context,
   SLUICE_TRY(const PoolingInfo info, pooling_of(context, kind));
   PoolingParams params;
   params.every_token = every_token;
-  // TEI's /embed_all gives states as they are.
+  // TEI's /embed_all gives states as they are; its vectors of texts have length 1, whatever files
+  // say.
   SLUICE_TRY(params.activates, read_bool(body, "normalize", !every_token));
+  params.forces_scale = params.activates;
   SLUICE_TRY(params.dimensions, read_dimensions(info, body));
   SLUICE_TRY(InputRules rules, read_input_rules(context, info, body, "inputs"));
   SLUICE_TRY(rules.prompt, read_prompt(info, body));
@@ -89,6 +91,7 @@ Expected<std::vector<std::vector<TokenId>>> read_predicted(const ValidationConte
   const Json list = is_list ? inputs : Json::array({inputs});
   SLUICE_TRY_VOID(check_num_texts(context, "inputs", list.size()));
   std::vector<std::vector<TokenId>> prompts;
+  std::optional<JudgeForm> form;
   for (size_t i = 0; i < list.size(); ++i) {
     const Json& item = list[i];
     const auto index = is_list ? static_cast<int64_t>(i) : -1;
@@ -103,7 +106,7 @@ Expected<std::vector<std::vector<TokenId>>> read_predicted(const ValidationConte
     }
     if (is_pair) {
       SLUICE_TRY(const PairFront front,
-                 pair_front(context, rules, item[0].get_ref<const std::string&>()));
+                 pair_front(context, rules, form, item[0].get_ref<const std::string&>()));
       SLUICE_TRY(
           auto ids,
           encode_pair(context, rules, front, item[1].get_ref<const std::string&>(), index));
@@ -130,6 +133,7 @@ Expected<DecodedPooledRequest> decode_predict(const ValidationContext& context,
              read_predicted(context, rules, *find_field(body, "inputs"), is_single));
   PoolingParams params;
   params.activates = !is_raw;
+  params.forces_scale = params.activates;
   SLUICE_TRY(PooledRequest request,
              make_pooled_request(context, body, params, std::move(prompts)));
   return DecodedPooledRequest{

@@ -290,5 +290,6 @@ void handle_page(FrontEnd& front_end, Exchange exchange);
 void handle_tokenize(FrontEnd& front_end, Exchange exchange);
 void handle_tokenizer_info(FrontEnd& front_end, Exchange exchange);
 void handle_detokenize(FrontEnd& front_end, Exchange exchange);
+void handle_tei_decode(FrontEnd& front_end, Exchange exchange);
 
 }  // namespace sluice

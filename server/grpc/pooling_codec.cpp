@@ -29,17 +29,19 @@ ComparedSide decode(const worker::v1::ComparedSide& from) {
 }  // namespace
 
 void encode(const PoolingParams& from, worker::v1::PoolingParams& to) {
-  const auto& [every_token, activates, dimensions] = from;
+  const auto& [every_token, activates, forces_scale, dimensions] = from;
   to.set_every_token(every_token);
   to.set_activates(activates);
+  to.set_forces_scale(forces_scale);
   to.set_dimensions(dimensions);
 }
 
 PoolingParams decode(const worker::v1::PoolingParams& from) {
   PoolingParams to;
-  auto& [every_token, activates, dimensions] = to;
+  auto& [every_token, activates, forces_scale, dimensions] = to;
   every_token = from.every_token();
   activates = from.activates();
+  forces_scale = from.forces_scale();
   dimensions = from.dimensions();
   return to;
 }
@@ -56,6 +58,7 @@ void encode(const PoolingInfo& from, worker::v1::PoolingInfo& to) {
                function,
                labels,
                label_tokens,
+               is_qwen3_reranker,
                prompts,
                default_prompt,
                comparison] = from;
@@ -71,6 +74,7 @@ void encode(const PoolingInfo& from, worker::v1::PoolingInfo& to) {
   to.set_function(static_cast<uint32_t>(function));
   for (const std::string& label : labels) to.add_labels(label);
   to.mutable_label_tokens()->Add(label_tokens.begin(), label_tokens.end());
+  to.set_is_qwen3_reranker(is_qwen3_reranker);
   for (const NamedPrompt& prompt : prompts) {
     worker::v1::NamedPrompt& added = *to.add_prompts();
     added.set_name(prompt.name);
@@ -97,6 +101,7 @@ Expected<PoolingInfo> decode(const worker::v1::PoolingInfo& from) {
          function,
          labels,
          label_tokens,
+         is_qwen3_reranker,
          prompts,
          default_prompt,
          comparison] = to;
@@ -117,6 +122,7 @@ Expected<PoolingInfo> decode(const worker::v1::PoolingInfo& from) {
   function = static_cast<ScoreFunction>(from.function());
   labels.assign(from.labels().begin(), from.labels().end());
   label_tokens.assign(from.label_tokens().begin(), from.label_tokens().end());
+  is_qwen3_reranker = from.is_qwen3_reranker();
   for (const worker::v1::NamedPrompt& prompt : from.prompts()) {
     prompts.push_back({.name = prompt.name(), .text = prompt.text()});
   }

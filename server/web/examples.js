@@ -103,6 +103,7 @@ const EXAMPLES = {
   "get /info": ["Describes the model, for clients of servers of embeddings."],
   "post /tokenize": ["Splits a text into tokens.", { model: "MODEL", prompt: "Hello, world" }],
   "post /detokenize": ["Makes a text of tokens.", { model: "MODEL", tokens: [1, 2, 3] }],
+  "post /decode": ["Makes texts of lists of tokens, in the form of other servers.", { ids: [[1, 2]] }],
   "get /tokenizer_info": ["Describes the tokenizer, if --enable-tokenizer-info-endpoint is set."],
   "get /v1/models": ["Lists the names by which requests may ask for the model."],
   "get /v1/models/{id}": ["Describes the model of one name."],

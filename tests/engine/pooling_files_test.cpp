@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "engine/core/config.h"
@@ -20,8 +21,8 @@ namespace {
 
 class EmptyCheckpoint final : public Checkpoint {
  public:
-  explicit EmptyCheckpoint(const std::string& folder)
-      : Checkpoint(folder, CheckpointKind::kHuggingFace, "test") {}
+  EmptyCheckpoint(const std::string& folder, std::string architecture)
+      : Checkpoint(folder, CheckpointKind::kHuggingFace, std::move(architecture)) {}
 
   [[nodiscard]] std::vector<CheckpointFile> files() const override { return {}; }
 
@@ -39,7 +40,7 @@ class PoolingFiles : public ::testing::Test {
   }
 
   Expected<std::optional<Pooling>> read() {
-    const EmptyCheckpoint checkpoint(folder_.path());
+    const EmptyCheckpoint checkpoint(folder_.path(), architecture_);
     return read_pooling(config_, checkpoint, tokenizer_, model_);
   }
 
@@ -59,6 +60,7 @@ class PoolingFiles : public ::testing::Test {
   const testing::TemporaryFolder folder_;
   const ByteTokenizer tokenizer_;
   Config config_;
+  std::string architecture_ = "test";
   PooledModel model_ = {.hidden = 4, .max_model_len = 64, .is_encoder = true};
 };
 
@@ -91,6 +93,92 @@ TEST_F(Classifiers, AnotherFunctionIsRefused) {
         R"({"architectures":["BertForSequenceClassification"],)"
         R"("sentence_transformers":{"activation_fn":"torch.nn.modules.activation.Tanh"}})");
   EXPECT_NE(error().find("activation.Tanh"), std::string::npos) << error();
+}
+
+// What a CrossEncoder was saved with is put over config.json, which an older version may have left.
+TEST_F(Classifiers, TheFunctionOfACrossEncoderIsItsOwn) {
+  using enum ScoreFunction;
+  const std::string older = R"("sentence_transformers":{"activation_fn":"torch.nn.Sigmoid"})";
+  write("modules.json", R"([{"type":"a.Transformer","path":""}])");
+  const auto saved = [this](const std::string& type, const std::string& function) {
+    write("config_sentence_transformers.json",
+          R"({"model_type":")" + type + R"(","activation_fn":)" + function + "}");
+  };
+  saved("CrossEncoder", R"("torch.nn.modules.linear.Identity")");
+  EXPECT_EQ(function_of(1, older), kIdentity);
+  saved("CrossEncoder", "null");
+  EXPECT_EQ(function_of(1, older), kSigmoid);
+  saved("SentenceTransformer", R"("torch.nn.modules.linear.Identity")");
+  EXPECT_EQ(function_of(1, older), kSigmoid);
+  saved("CrossEncoder", R"("torch.nn.modules.activation.Tanh")");
+  EXPECT_NE(error().find("config_sentence_transformers.json: activation_fn"), std::string::npos)
+      << error();
+}
+
+// transformers would make the layer that is not there at random.
+TEST_F(Classifiers, BertsScoresNeedItsPooler) {
+  model_.has_segments = true;
+  function_of(1, R"("problem_type":null)");
+  architecture_ = "bert";
+  EXPECT_NE(error().find("cls.weight"), std::string::npos) << error();
+  model_.has_segments = false;  // RoBERTa's files, whose head may be one layer
+  EXPECT_EQ(error(), "");
+}
+
+class Judges : public PoolingFiles {
+ protected:
+  Judges() { model_.is_encoder = false; }
+
+  std::vector<TokenId> tokens_of(const std::string& overrides) {
+    config_.convert = "classify";
+    config_.hf_overrides = overrides;
+    return info().label_tokens;
+  }
+
+  std::string error_of(const std::string& overrides) {
+    config_.convert = "classify";
+    config_.hf_overrides = overrides;
+    return error();
+  }
+};
+
+TEST_F(Judges, AScoreIsOfOneNamedTokenOrTwo) {
+  using Ids = std::vector<TokenId>;
+  const std::string two = R"("classifier_from_token":["<s>","<|im_end|>"])";
+  const std::string one = R"("classifier_from_token":["<|im_end|>"])";
+  EXPECT_EQ(tokens_of("{" + two + "}"), (Ids{258, 257}));
+  EXPECT_EQ(tokens_of("{" + two + R"(,"method":"from_2_way_softmax"})"), (Ids{258, 257}));
+  EXPECT_EQ(tokens_of("{" + one + "}"), Ids{257});
+  EXPECT_EQ(tokens_of("{" + one + R"(,"method":"no_post_processing"})"), Ids{257});
+  EXPECT_EQ(info().width, 1);
+  EXPECT_NE(error_of("{" + one + R"(,"method":"from_2_way_softmax"})").find("method"),
+            std::string::npos);
+  EXPECT_NE(error_of("{" + two + R"(,"method":"no_post_processing"})").find("method"),
+            std::string::npos);
+  for (const char* wrong : {"[]", "\"<s>\"", R"(["<s>","<s>","<s>"])", R"(["<s>",1])", "[1]"}) {
+    EXPECT_NE(error_of(R"({"classifier_from_token":)" + std::string(wrong) + "}")
+                  .find("classifier_from_token"),
+              std::string::npos)
+        << wrong;
+  }
+  EXPECT_NE(error_of(R"({"classifier_from_token":["Yes"]})").find("\"Yes\""), std::string::npos);
+}
+
+TEST_F(Judges, TheModuleNamesTheTokens) {
+  using Ids = std::vector<TokenId>;
+  write("modules.json",
+        R"([{"type":"a.Transformer","path":""},{"type":"a.LogitScore","path":"1_LogitScore"}])");
+  write("config_sentence_transformers.json",
+        R"({"model_type":"CrossEncoder","activation_fn":"torch.nn.modules.linear.Identity"})");
+  write("1_LogitScore/config.json", R"({"true_token_id":7,"false_token_id":9})");
+  EXPECT_EQ(info().label_tokens, (Ids{9, 7}));
+  EXPECT_EQ(info().function, ScoreFunction::kIdentity);
+  write("1_LogitScore/config.json", R"({"true_token_id":7,"false_token_id":null})");
+  EXPECT_EQ(info().label_tokens, Ids{7});
+  write("1_LogitScore/config.json", R"({"false_token_id":7})");
+  EXPECT_NE(error().find("true_token_id"), std::string::npos) << error();
+  write("1_LogitScore/config.json", R"({"true_token_id":7})");
+  EXPECT_EQ(tokens_of(R"({"classifier_from_token":["<s>"]})"), Ids{258}) << "the flag's";
 }
 
 TEST_F(Classifiers, LabelsHaveTheirNames) {
@@ -135,6 +223,24 @@ TEST_F(PoolingFiles, TheLengthIsTheLowerOne) {
   EXPECT_NE(error().find("max_seq_length"), std::string::npos) << error();
 }
 
+// Newer files leave max_seq_length out: the tokenizer has the limit.
+TEST_F(PoolingFiles, TheLengthMayBeTheTokenizers) {
+  write("sentence_bert_config.json", R"({"transformer_task":"feature-extraction"})");
+  write("tokenizer_config.json", R"({"model_max_length":32})");
+  EXPECT_EQ(info().max_tokens, 32);
+  write("sentence_bert_config.json", R"({"max_seq_length":48})");
+  EXPECT_EQ(info().max_tokens, 48);
+  std::filesystem::remove(folder_.at("sentence_bert_config.json"));
+  for (const char* none : {"1000000000000000019884624838656", "1e30", "4096", "null", "\"32\""}) {
+    write("tokenizer_config.json", R"({"model_max_length":)" + std::string(none) + "}");
+    EXPECT_EQ(info().max_tokens, 64) << none;
+  }
+  write("tokenizer_config.json", R"({"model_max_length":16})");
+  model_.num_labels = 1;
+  EXPECT_TRUE(info().is_classifier);
+  EXPECT_EQ(info().max_tokens, 16);
+}
+
 // sentence-transformers makes texts lower case itself, which this tokenizer does not.
 TEST_F(PoolingFiles, LowerCaseIsRefusedWhereItMakesADifference) {
   write("sentence_bert_config.json", R"({"max_seq_length":32,"do_lower_case":false})");
@@ -167,7 +273,9 @@ TEST_F(PoolingFiles, EveryModuleIsKnown) {
           R"([{"type":"a.Transformer","path":""},{"type":")" + type + R"(","path":"2_X"}])");
     return error();
   };
-  EXPECT_NE(with("sentence_transformers.models.LayerNorm").find("LayerNorm"), std::string::npos);
+  EXPECT_NE(with("sentence_transformers.models.LSTM").find("LSTM"), std::string::npos);
+  EXPECT_NE(with("sentence_transformers.models.LayerNorm").find("a Dense before it"),
+            std::string::npos);
   EXPECT_NE(with("sentence_transformers.models.Dense").find("2_X"), std::string::npos);
   EXPECT_EQ(with("sentence_transformers.models.Normalize"), "");
   EXPECT_EQ(with("sentence_transformers.base.modules.Normalize"), "");
@@ -194,6 +302,19 @@ TEST_F(PoolingFiles, ModulesInAnotherOrderAreRefused) {
     EXPECT_NE(listed(types).find("no Normalize before it"), std::string::npos) << listed(types);
   }
   EXPECT_NE(listed({"Transformer", "Pooling", "Pooling"}).find("one way"), std::string::npos);
+}
+
+// A layer takes the vector of the one before it, under its usual name.
+TEST_F(PoolingFiles, LayersThatReadOrWriteSomethingElseAreRefused) {
+  write("modules.json",
+        R"([{"type":"a.Transformer","path":""},{"type":"a.Pooling","path":"1_Pooling"},)"
+        R"({"type":"a.Dense","path":"2_Dense"}])");
+  write("1_Pooling/config.json", R"({"pooling_mode":"mean"})");
+  for (const std::string name : {"module_input_name", "module_output_name"}) {
+    write("2_Dense/config.json",
+          R"({"in_features":4,"out_features":1,")" + name + R"(":"token_embeddings"})");
+    EXPECT_NE(error().find(name), std::string::npos) << error();
+  }
 }
 
 }  // namespace

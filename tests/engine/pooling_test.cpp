@@ -7,7 +7,6 @@
 #include <cstdlib>
 #include <filesystem>
 #include <fstream>
-#include <limits>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -15,7 +14,6 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
-#include "engine/loop/pool_rows.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "tests/engine/pooled_answers.h"
 #include "tests/support/captured_log.h"
@@ -73,7 +71,9 @@ INSTANTIATE_TEST_SUITE_P(Models,
                                            "gemma2-classify",
                                            "llama-classify",
                                            "mistral-scores",
-                                           "qwen3-scores"));
+                                           "qwen3-scores",
+                                           "modernbert-modules",
+                                           "qwen3-judge"));
 
 // GGUF files of these models spell their vocabularies in another way.
 class GoldenGgufVectors : public ::testing::TestWithParam<const char*> {};
@@ -239,6 +239,36 @@ TEST(PooledEngine, TheLogitsOfYesAndNoAreAScore) {
   expect_close(run(config, requests_of(expected, raw)), expected["logits"]);
 }
 
+// Its conversation is used where files, or whoever starts the server, say that the model is it.
+TEST(PooledEngine, Qwen3RerankerIsKnownByMoreThanItsFamily) {
+  Config config = config_of("qwen3-rerank");
+  config.convert = "classify";
+  const auto is_known = [&config] {
+    const std::unique_ptr<Engine> engine = testing::start_engine(config);
+    return engine != nullptr && engine->model().pooling->is_qwen3_reranker;
+  };
+  EXPECT_FALSE(is_known());
+  config.hf_overrides = R"({"is_original_qwen3_reranker":true})";
+  EXPECT_TRUE(is_known());
+  config.hf_overrides = R"({"is_original_qwen3_reranker":true,"classifier_from_token":["0","1"]})";
+  EXPECT_FALSE(is_known());
+  config.hf_overrides.clear();
+  const testing::TemporaryFolder copy;
+  config.model = copy.at("models--Qwen--Qwen3-Reranker-0.6B");
+  std::filesystem::copy(folder("qwen3-rerank"), config.model);
+  EXPECT_TRUE(is_known());
+  config = config_of("qwen3-rerank");
+  config.model += ".gguf";
+  EXPECT_TRUE(is_known());
+}
+
+TEST(PooledEngine, ThePromptOfACrossEncoderIsAnInstruction) {
+  const std::unique_ptr<Engine> engine = testing::start_engine(config_of("qwen3-judge"));
+  ASSERT_NE(engine, nullptr);
+  EXPECT_EQ(engine->model().pooling->default_prompt, "Is it of the sea?");
+  EXPECT_FALSE(engine->model().pooling->is_qwen3_reranker);
+}
+
 // jina-embeddings-v3 has XLM-R's names, but other positions and an adapter for each task.
 TEST(PooledEngine, JinasThirdModelIsRefusedByWhatItHas) {
   const testing::TemporaryFolder copy;
@@ -271,6 +301,32 @@ TEST(PooledEngine, AnEncoderThatSeesNothingBehindATokenIsRefused) {
     EXPECT_NE(engine.error().message.find("is_decoder"), std::string::npos)
         << engine.error().message;
   }
+}
+
+// Layers that give scores make a classifier, and nothing may follow them.
+TEST(PooledEngine, ModulesOfScoresMakeAClassifier) {
+  const testing::TemporaryFolder copy;
+  std::filesystem::copy(
+      folder("modernbert-modules"), copy.path(), std::filesystem::copy_options::recursive);
+  Config config = config_of("modernbert-modules");
+  config.model = copy.path();
+  {
+    const std::unique_ptr<Engine> engine = testing::start_engine(config);
+    ASSERT_NE(engine, nullptr);
+    EXPECT_TRUE(engine->model().pooling->is_classifier);
+    EXPECT_EQ(engine->model().pooling->function, ScoreFunction::kIdentity);
+  }
+  config.convert = "embed";
+  const auto vectors = create_engine(config);
+  ASSERT_FALSE(vectors);
+  EXPECT_NE(vectors.error().message.find("--convert classify"), std::string::npos);
+  config.convert = "auto";
+  Json modules = Json::parse(std::ifstream(copy.at("modules.json")));
+  modules.push_back({{"type", "a.Normalize"}, {"path", "5_Normalize"}});
+  std::ofstream(copy.at("modules.json")) << modules.dump();
+  const auto behind = create_engine(config);
+  ASSERT_FALSE(behind);
+  EXPECT_NE(behind.error().message.find("behind the scores"), std::string::npos);
 }
 
 // modules.json may name the tokens of a score. An id that no token can have is no other token's.
@@ -464,70 +520,6 @@ TEST(PooledEngine, AModelOfVectorsGeneratesNothingAndOneOfTokensMakesNone) {
   ASSERT_NE(other, nullptr);
   EXPECT_FALSE(other->model().pooling);
   EXPECT_FALSE(other->submit(request_of({1, 2}), sink));
-}
-
-TEST(Pooling, AValueThatIsNotFiniteFails) {
-  PoolingInfo info;
-  info.width = 2;
-  std::vector<float> pooled = {1, std::numeric_limits<float>::quiet_NaN()};
-  EXPECT_FALSE(finish_pooling(info, {}, pooled));
-  pooled = {std::numeric_limits<float>::infinity(), 0};
-  EXPECT_FALSE(finish_pooling(info, {}, pooled));
-  std::vector<float> none;
-  EXPECT_FALSE(finish_pooling(info, {}, none));
-}
-
-// The largest element of a text with a value that is no number is none, wherever that one is.
-TEST(Pooling, TheLargestOfWhatIsNoNumberIsNone) {
-  PoolingInfo info;
-  info.type = PoolingType::kMax;
-  info.width = 1;
-  constexpr float kNone = std::numeric_limits<float>::quiet_NaN();
-  for (const std::vector<float>& rows :
-       {std::vector<float>{kNone, 2, 3}, {1, kNone, 3}, {1, 2, kNone}, {-2, -3, -1}}) {
-    std::vector<float> pooled;
-    for (int32_t i = 0; i < 3; ++i) {
-      pool_row(info, {}, i, {&rows[static_cast<size_t>(i)], 1}, pooled);
-    }
-    end_rows(info, {}, 3, pooled);
-    EXPECT_EQ(finish_pooling(info, {}, pooled), rows[0] == -2);
-  }
-}
-
-TEST(Pooling, ScoresAreSquashedOnce) {
-  PoolingInfo info;
-  info.is_classifier = true;
-  info.width = 3;
-  info.function = ScoreFunction::kSigmoid;
-  std::vector<float> scores = {-30, 0, 7.7F};
-  ASSERT_TRUE(finish_pooling(info, {}, scores));
-  for (size_t i = 0; i < 3; ++i) {
-    const double logit = std::vector<double>{-30, 0, 7.7F}[i];
-    EXPECT_NEAR(scores[i], 1 / (1 + std::exp(-logit)), 1e-7) << i;
-  }
-  info.function = ScoreFunction::kSoftmax;
-  scores = {1, 2, 3};
-  ASSERT_TRUE(finish_pooling(info, {}, scores));
-  const double sum = std::exp(-2.0) + std::exp(-1.0) + 1;
-  EXPECT_NEAR(scores[0], std::exp(-2.0) / sum, 1e-7);
-  EXPECT_NEAR(scores[2], 1 / sum, 1e-7);
-  scores = {1, 2, 3};
-  PoolingParams raw;
-  raw.activates = false;
-  ASSERT_TRUE(finish_pooling(info, raw, scores));
-  EXPECT_EQ(scores, (std::vector<float>{1, 2, 3}));
-}
-
-TEST(Pooling, YesAndNoAreOneScore) {
-  PoolingInfo info;
-  info.is_classifier = true;
-  info.width = 1;
-  info.label_tokens = {3, 4};
-  info.function = ScoreFunction::kSigmoid;
-  std::vector<float> logits = {1, 3};
-  ASSERT_TRUE(finish_pooling(info, {}, logits));
-  ASSERT_EQ(logits.size(), 1U);
-  EXPECT_NEAR(logits[0], std::exp(3.0) / (std::exp(3.0) + std::exp(1.0)), 1e-7);
 }
 
 }  // namespace

@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
 #include <utility>
 #include <vector>
@@ -64,7 +65,9 @@ void read_pair(const Json& body, const InputRules& rules) {
   if (query == nullptr || document == nullptr || !query->is_string() || !document->is_string()) {
     return;
   }
-  const auto front = pair_front(pooled_context(), rules, query->get_ref<const std::string&>());
+  std::optional<JudgeForm> form;
+  const auto front =
+      pair_front(pooled_context(), rules, form, query->get_ref<const std::string&>());
   if (!front) return check_error(front.error());
   const auto pair = encode_pair(
       pooled_context(), rules, *front, document->get_ref<const std::string&>(), -1);

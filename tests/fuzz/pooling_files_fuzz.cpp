@@ -46,7 +46,8 @@ constexpr const char* kFiles[] = {"modules.json",
                                   "config_sentence_transformers.json",
                                   "tokenizer_config.json",
                                   "artifact.metadata",
-                                  "3_Mask/config.json"};
+                                  "3_Mask/config.json",
+                                  "3_Norm/model.safetensors"};
 
 void write_files(const fs::path& folder, std::string_view text) {
   for (const char* name : kFiles) {

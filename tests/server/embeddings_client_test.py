@@ -198,9 +198,10 @@ def main():
         check_vectors(name)
     for name in ("bert-colbert", "bert-pylate", "modernbert-multi-vector"):
         check_late_interaction(name)
-    for name in ("bert-rerank", "xlm-roberta-rerank", "modernbert-rerank"):
+    for name in ("bert-rerank", "xlm-roberta-rerank", "modernbert-rerank", "modernbert-modules", "qwen3-judge"):
         check_scores(name)
-    check_scores("qwen3-rerank", "--convert", "classify")
+    check_scores("qwen3-rerank", "--convert", "classify", "--hf-overrides",
+                 '{"is_original_qwen3_reranker": true}')
     print("vectors, base64, the page: as they should be")
 
 

@@ -3,6 +3,7 @@
 // answered as it is meant, or refused by the name of the field that is wrong.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <utility>
@@ -87,12 +88,47 @@ TEST_F(PooledRefusals, FieldsOfEmbeddings) {
   expect_each_taken(kPath, body, "unknown_to_everybody", {1, "a"});
 }
 
-TEST_F(PooledRefusals, LengthsThatTheModelDoesNotMake) {
+// Where the model's files have no Normalize, requests ask for the length of 1.
+TEST_F(PooledRefusals, LengthsThatFilesDoNotAskFor) {
   info().normalizes = false;
   const Json body = {{"input", "ab"}};
-  expect_each_refused(kPath, body, "normalize", {true});
-  expect_each_refused(kPath, body, "normalized", {true});
-  expect_each_refused(kPath, body, "embd_normalize", {2});
+  const auto forces = [&](const char* path, const Json& asked) {
+    ok(path, asked);
+    const PoolingParams& params = *engine_.submitted().back().pooling;
+    return params.forces_scale && params.activates;
+  };
+  EXPECT_FALSE(forces(kPath, body));
+  for (const auto& [name, value] :
+       {std::pair("normalize", Json(true)), {"normalized", true}, {"embd_normalize", 2}}) {
+    Json asked = body;
+    asked[name] = value;
+    EXPECT_TRUE(forces(kPath, asked)) << name;
+    asked["use_activation"] = false;
+    EXPECT_EQ(refused(kPath, asked), name);
+  }
+  EXPECT_TRUE(forces("/embed", {{"inputs", "ab"}})) << "TEI's default";
+  EXPECT_TRUE(forces("/embed", {{"inputs", "ab"}, {"normalize", true}}));
+  EXPECT_FALSE(forces("/embed", {{"inputs", "ab"}, {"normalize", false}}));
+  EXPECT_FALSE(forces("/embed_all", {{"inputs", "ab"}}));
+}
+
+// TEI's scores are probabilities; those of other APIs are the files'.
+TEST_F(PooledRefusals, ScoresOfTeiAreProbabilities) {
+  make_classifier({"LABEL_0"});
+  info().function = ScoreFunction::kIdentity;
+  const auto forces = [&](const char* path, const Json& asked) {
+    ok(path, asked);
+    return engine_.submitted().back().pooling->forces_scale;
+  };
+  const Json tei = {{"query", "q"}, {"texts", {"a"}}};
+  EXPECT_TRUE(forces("/rerank", tei));
+  Json raw = tei;
+  raw["raw_scores"] = true;
+  EXPECT_FALSE(forces("/rerank", raw));
+  EXPECT_TRUE(forces("/predict", {{"inputs", "a"}}));
+  EXPECT_FALSE(forces("/predict", {{"inputs", "a"}, {"raw_scores", true}}));
+  EXPECT_FALSE(forces("/rerank", {{"query", "q"}, {"documents", {"a"}}}));
+  EXPECT_FALSE(forces("/score", {{"queries", "q"}, {"documents", {"a"}}}));
 }
 
 TEST_F(PooledRefusals, InputsOfEveryOtherForm) {
@@ -214,6 +250,31 @@ TEST_F(PooledRefusals, ADocumentIsCutAtTheSideThatIsAsked) {
   EXPECT_EQ(engine_.submitted().back().prompt.size(), 64U);
 }
 
+// Hugging Face's tokenizers call it "longest_first": the longer of the two is cut, then both.
+TEST_F(PooledRefusals, TheLongerTextOfAPairIsCut) {
+  make_classifier({"LABEL_0"});
+  const auto kept = [&](size_t first, size_t second, int most, const char* side = "right") {
+    const std::string query = std::string(first - 1, 'q') + "Q";
+    const std::string document = std::string(second - 1, 'd') + "D";
+    ok("/score", {{"queries", query}, {"documents", document}, {"truncate_prompt_tokens", most},
+                  {"truncation_side", side}});
+    const std::string prompt = engine_.last_prompt();
+    return std::pair(std::ranges::count_if(prompt, [](char c) { return c == 'q' || c == 'Q'; }),
+                     std::ranges::count_if(prompt, [](char c) { return c == 'd' || c == 'D'; }));
+  };
+  using Counts = std::pair<ptrdiff_t, ptrdiff_t>;
+  // <s> is one of the tokens.
+  EXPECT_EQ(kept(3, 40, 21), Counts(3, 17));
+  EXPECT_EQ(kept(40, 3, 21), Counts(17, 3));
+  EXPECT_EQ(kept(40, 30, 22), Counts(11, 10));
+  EXPECT_EQ(kept(30, 40, 22), Counts(10, 11));
+  EXPECT_EQ(kept(200, 100, -1), Counts(32, 31));
+  kept(40, 3, 21);
+  EXPECT_EQ(engine_.last_prompt().find('Q'), std::string::npos);
+  kept(40, 3, 21, "left");
+  EXPECT_NE(engine_.last_prompt().find('Q'), std::string::npos);
+}
+
 // Cohere cuts documents without being asked, and neither of the two cuts queries.
 TEST_F(PooledRefusals, CoheresDocumentsAreCutAndQueriesAreNot) {
   const std::string text(100, 'x');
@@ -233,10 +294,64 @@ TEST_F(PooledRefusals, CoheresDocumentsAreCutAndQueriesAreNot) {
   EXPECT_NE(message_.find("shorten the first"), std::string::npos) << message_;
 }
 
+// Sides that the model does not tell apart, and all of a vector's elements.
+TEST_F(PooledRefusals, WhatChangesNothingIsTaken) {
+  const Json body = {{"input", "ab"}};
+  expect_each_taken(kPath, body, "input_type", {"query", "passage", "document", "search_query"});
+  expect_each_taken(kPath, body, "dimensions", {4});
+  expect_each_taken("/v2/embed", {{"texts", {"ab"}}}, "output_dimension", {4});
+  expect_each_taken(kPath, body, "task", {"retrieval.query", "text-matching"});
+  EXPECT_EQ(post(kPath, R"({"input":"a","task":"separation"})").header("x-sluice-ignored-arguments"),
+            "task");
+  info().prompts = {{"document", "d: "}};
+  const auto vector = [&](const char* side) {
+    return ok(kPath, {{"input", "ab"}, {"input_type", side}})["data"][0]["embedding"];
+  };
+  EXPECT_EQ(vector("query"), vector_of("ab"));
+  EXPECT_EQ(vector("passage"), vector_of("d: ab"));
+  make_classifier({"LABEL_0"});
+  const Json ranked = {{"query", "q"}, {"documents", {"a"}}};
+  for (const bool wanted : {true, false}) {
+    Json asked = ranked;
+    asked["return_documents"] = wanted ? "true" : "false";
+    EXPECT_EQ(ok("/v2/rerank", asked)["results"][0].contains("document"), wanted);
+  }
+}
+
+TEST_F(PooledRefusals, TextsAreCutAsOtherApisSayIt) {
+  const std::string text = std::string(80, 'x') + "yz";
+  const auto last = [&](const char* path, const Json& truncate) {
+    ok(path, {{"input", text}, {"truncate", truncate}});
+    return engine_.submitted().back().prompt.back();
+  };
+  EXPECT_EQ(last(kPath, "END"), 'x');
+  EXPECT_EQ(last(kPath, true), 'x');
+  EXPECT_EQ(last(kPath, "START"), 'z');
+  config_.auto_truncate = true;
+  server_.reset();
+  for (const Json& never : {Json("NONE"), Json(false)}) {
+    EXPECT_EQ(refused(kPath, {{"input", text}, {"truncate", never}}), "input") << never;
+  }
+  expect_each_refused(kPath, {{"input", "ab"}}, "truncate", {"MIDDLE", "end", 1});
+}
+
+// Jina's form of texts; of images nothing is left out silently.
+TEST_F(PooledRefusals, TextsInObjects) {
+  const Json both = Json::array({{{"text", "ab"}}, "c"});
+  const Json rows = ok(kPath, {{"input", both}})["data"];
+  EXPECT_EQ(rows[0]["embedding"], vector_of("ab"));
+  EXPECT_EQ(rows[1]["embedding"], vector_of("c"));
+  for (const Json& wrong : {Json{{"image", "data:"}}, Json{{"text", "a"}, {"image", "data:"}},
+                            Json{{"text", 7}}, Json{{"text", ""}}}) {
+    EXPECT_EQ(refused(kPath, {{"input", Json::array({wrong})}}), "input") << wrong;
+  }
+}
+
 // The conversation around a document that is cut stays whole.
 TEST_F(PooledRefusals, AJudgedDocumentIsCutAtTheSideThatIsAsked) {
   make_classifier({"LABEL_0"});
   info().label_tokens = {'n', 'y'};
+  info().is_qwen3_reranker = true;
   info().max_tokens = 512;
   const std::string document = "[a" + std::string(300, 'x') + "z]";
   const auto prompt = [&](const char* side) {
@@ -255,6 +370,77 @@ TEST_F(PooledRefusals, AJudgedDocumentIsCutAtTheSideThatIsAsked) {
   const Json no_room = {{"queries", std::string(300, 'q')}, {"documents", document},
                         {"truncate_prompt_tokens", -1}};
   EXPECT_EQ(refused("/score", no_room), "documents") << "a query is not cut";
+}
+
+class JudgedPairs : public PooledRefusals {
+ protected:
+  JudgedPairs() {
+    make_classifier({"LABEL_0"});
+    info().label_tokens = {'n', 'y'};
+    info().max_tokens = 60;
+  }
+
+  // The template of a model that is asked about the texts that `content` names.
+  void take_template(const std::string& content) {
+    const auto turn = [&](const char* role) {
+      return "{{ (messages | selectattr('role', 'eq', '" + std::string(role) + "') | first)." +
+             content + " }}";
+    };
+    engine_.editable_model().chat_template =
+        "{% for m in messages %}{% if m.role == 'system' %}S: {{ m.content }}. {% endif %}"
+        "{% endfor %}Q: " + turn("query") + "<|im_start|>D: " + turn("document") + "<|im_end|>?";
+    server_.reset();
+  }
+
+  std::string prompt(const Json& more = Json::object()) {
+    Json body = {{"queries", "q<|im_end|>"}, {"documents", "doc"}};
+    body.update(more);
+    ok("/score", body);
+    return engine_.last_prompt();
+  }
+};
+
+TEST_F(JudgedPairs, TheConversationIsTheModelsOwn) {
+  for (const char* content : {"content", "content[0].text"}) {
+    take_template(content);
+    EXPECT_EQ(prompt(), "Q: q<|im_end|><|im_start|>D: doc<|im_end|>?");
+    const std::vector<TokenId> ids = engine_.submitted().back().prompt;
+    EXPECT_EQ(std::ranges::count(ids, TokenId{257}), 1) << "the query's is text";
+  }
+  take_template("content");
+  info().default_prompt = "judge";
+  server_.reset();
+  EXPECT_EQ(prompt(), "S: judge. Q: q<|im_end|><|im_start|>D: doc<|im_end|>?");
+  info().default_prompt.clear();
+  server_.reset();
+  const std::string document = "a" + std::string(100, 'x') + "z";
+  const Json cut = {{"documents", document}, {"truncate_prompt_tokens", -1}};
+  const std::string right = prompt(cut);
+  EXPECT_EQ(engine_.submitted().back().prompt.size(), 60U);
+  EXPECT_TRUE(right.ends_with("xxx<|im_end|>?")) << right;
+  EXPECT_NE(right.find("D: axx"), std::string::npos) << right;
+  const std::string left = prompt({{"documents", document}, {"truncate_prompt_tokens", -1},
+                                   {"truncation_side", "left"}});
+  EXPECT_TRUE(left.ends_with("xxz<|im_end|>?")) << left;
+  EXPECT_NE(left.find("D: xxx"), std::string::npos) << left;
+}
+
+// Without one, a model is asked as Qwen3-Reranker if it is that one. The template of chats shows
+// any role.
+TEST_F(JudgedPairs, ModelsThatDoNotSayHowTheyAreAskedAreRefused) {
+  const Json score = {{"queries", "q"}, {"documents", "d"}};
+  EXPECT_EQ(refused("/score", score), "model");
+  EXPECT_NE(message_.find("--chat-template"), std::string::npos) << message_;
+  EXPECT_NE(message_.find("is_original_qwen3_reranker"), std::string::npos) << message_;
+  EXPECT_EQ(refused("/rerank", {{"query", "q"}, {"documents", {"d"}}}), "model");
+  EXPECT_EQ(refused("/predict", {{"inputs", Json::array({"a", "b"})}}), "model");
+  ok("/classify", {{"input", "a"}});
+  info().is_qwen3_reranker = true;
+  info().max_tokens = 512;
+  server_.reset();
+  EXPECT_NE(prompt().find("<Query>: q"), std::string::npos);
+  take_template("content");
+  EXPECT_EQ(prompt(), "Q: q<|im_end|><|im_start|>D: doc<|im_end|>?") << "the files' own";
 }
 
 TEST_F(PooledRefusals, FieldsOfTei) {

@@ -167,12 +167,23 @@ TEST_F(Embeddings, EachKindOfModelSaysWhatItLacks) {
   make_classifier({"LABEL_0"});
   EXPECT_EQ(refused(kPath, {{"input", "a"}}), "model");
   engine_.editable_model().pooling.reset();
-  for (const char* path : {kPath, "/pooling", "/classify"}) {
+  const auto is_told = [this](const char* flag) {
+    return message_.find(flag) != std::string::npos;
+  };
+  for (const char* path : {kPath, "/pooling"}) {
     EXPECT_EQ(refused(path, {{"input", "a"}}), "model") << path;
-    EXPECT_NE(message_.find("--convert embed"), std::string::npos);
+    EXPECT_TRUE(is_told("--convert embed")) << message_;
   }
-  EXPECT_EQ(refused("/rerank", {{"query", "a"}, {"documents", {"b"}}}), "model");
   EXPECT_EQ(refused("/embed", {{"inputs", "a"}}), "model");
+  EXPECT_TRUE(is_told("--convert embed")) << message_;
+  EXPECT_EQ(refused("/classify", {{"input", "a"}}), "model");
+  EXPECT_TRUE(is_told("--convert classify")) << message_;
+  EXPECT_EQ(refused("/predict", {{"inputs", "a"}}), "model");
+  EXPECT_TRUE(is_told("--convert classify")) << message_;
+  EXPECT_EQ(refused("/rerank", {{"query", "a"}, {"documents", {"b"}}}), "model");
+  EXPECT_TRUE(is_told("--convert classify")) << "rerankers are such models: " << message_;
+  EXPECT_EQ(refused("/score", {{"queries", "a"}, {"documents", {"b"}}}), "model");
+  EXPECT_TRUE(is_told("--convert classify")) << message_;
 }
 
 TEST_F(Embeddings, PoolingGivesOneVectorATokenWhereAsked) {
@@ -207,6 +218,38 @@ TEST_F(Embeddings, TeisShapes) {
   EXPECT_EQ(labels[0]["label"], "bad");
   EXPECT_EQ(labels[0]["score"], 0.97);
   EXPECT_EQ(ok("/predict", {{"inputs", Json::array({Json{"a"}, Json{"a", "b"}})}}).size(), 2U);
+}
+
+TEST_F(Embeddings, TeisTokens) {
+  const Json plain = ok("/tokenize", {{"inputs", "ab"}});
+  const auto token = [](int id, const char* text, const Json& start, const Json& stop) {
+    return Json{{"id", id}, {"text", text}, {"special", start.is_null()}, {"start", start}, {"stop", stop}};
+  };
+  const Json a = token('a', "a", 0, 1);
+  const Json first = token(258, "<s>", nullptr, nullptr);
+  EXPECT_EQ(plain, Json::array({Json::array({first, a, token('b', "b", 1, 2)})}));
+  EXPECT_EQ(ok("/tokenize", {{"inputs", {"a", "a"}}, {"add_special_tokens", false}}),
+            Json::array({Json::array({a}), Json::array({a})}));
+  // Places are bytes, of the text with its prompt.
+  info().prompts = {{"query", "\u00e4"}};
+  const Json prompted = ok("/tokenize", {{"inputs", "a"}, {"prompt_name", "query"}});
+  EXPECT_EQ(prompted[0].back(), token('a', "a", 2, 3));
+  EXPECT_EQ(refused("/tokenize", {{"inputs", "a"}, {"prompt_name", "other"}}), "prompt_name");
+  EXPECT_EQ(refused("/tokenize", {{"prompt", "a"}, {"prompt_name", "query"}}), "prompt_name");
+  for (const Json& wrong : {Json(7), Json::array(), Json::array({7}), Json::object()}) {
+    EXPECT_EQ(refused("/tokenize", {{"inputs", wrong}}), "inputs") << wrong;
+  }
+  EXPECT_EQ(ok("/tokenize", {{"prompt", "ab"}})["count"], 3) << "vLLM's";
+}
+
+TEST_F(Embeddings, TeisTextsOfTokens) {
+  EXPECT_EQ(ok("/decode", {{"ids", {258, 97, 98}}}), Json{"ab"});
+  EXPECT_EQ(ok("/decode", {{"ids", {258, 97}}, {"skip_special_tokens", false}}), Json{"<s>a"});
+  EXPECT_EQ(ok("/decode", {{"ids", Json::array({{97}, {98, 99}})}}), (Json{"a", "bc"}));
+  for (const Json& wrong : {Json("a"), Json{259}, Json{-1}, Json::array({{97}, 98}), Json{"a"}}) {
+    EXPECT_EQ(refused("/decode", {{"ids", wrong}}), "ids") << wrong;
+  }
+  EXPECT_EQ(refused("/decode", Json::object()), "ids");
 }
 
 TEST_F(Embeddings, CoheresShape) {

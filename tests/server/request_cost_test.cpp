@@ -4,6 +4,7 @@
 
 #include <nlohmann/json.hpp>
 #include <span>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -225,7 +226,8 @@ TEST(RequestCost, AQueryIsTokenizedOnceForItsDocuments) {
   rules.most = 10'000;
   rules.param = "documents";
   const std::string query(1'000, 'q');
-  const auto front = pair_front(context, rules, query, 2'048);
+  std::optional<JudgeForm> form;
+  const auto front = pair_front(context, rules, form, query, 2'048);
   ASSERT_TRUE(front);
   for (int i = 0; i < 10; ++i) {
     const auto ids = encode_pair(context, rules, *front, "document", i);
@@ -235,8 +237,9 @@ TEST(RequestCost, AQueryIsTokenizedOnceForItsDocuments) {
   EXPECT_EQ(tokenizer.num_bytes, 1'000 + 10 * 8u);
   // In a conversation it is a part of one text with each document.
   model.pooling->label_tokens = {1, 2};
-  EXPECT_TRUE(pair_front(context, rules, std::string(32 << 10, 'q'), 2'048));
-  const auto refused = pair_front(context, rules, std::string((32 << 10) + 1, 'q'), 2'048);
+  model.pooling->is_qwen3_reranker = true;
+  EXPECT_TRUE(pair_front(context, rules, form, std::string(32 << 10, 'q'), 2'048));
+  const auto refused = pair_front(context, rules, form, std::string((32 << 10) + 1, 'q'), 2'048);
   ASSERT_FALSE(refused);
   EXPECT_EQ(refused.error().param, "documents");
 }

@@ -110,7 +110,8 @@ ValidRequest whole_request(WorkerClock::time_point now) {
   request.keeps_prompt = true;
   request.speculative = true;
   request.prediction = {30, 31};
-  request.pooling = PoolingParams{.every_token = true, .activates = true, .dimensions = 7};
+  request.pooling = PoolingParams{
+      .every_token = true, .activates = true, .forces_scale = true, .dimensions = 7};
   HandoffSpec& handoff = request.handoff.emplace();
   handoff.kind = HandoffKind::kFetch;
   handoff.door = HandoffDoor::kConcurrent;
@@ -249,6 +250,7 @@ TEST(WorkerCodec, AModelComesBackWhole) {
                               .function = ScoreFunction::kSoftmax,
                               .labels = {"a", "b"},
                               .label_tokens = {4, 5},
+                              .is_qwen3_reranker = true,
                               .prompts = {{.name = "query", .text = "q: "}},
                               .default_prompt = "p: ",
                               .comparison = {.query = {"a", 1, 2, {3}},
