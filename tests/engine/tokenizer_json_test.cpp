@@ -176,7 +176,7 @@ TEST(TokenizerJson, UnigramVocabulariesGiveTheSameIds) {
   }
 }
 
-// As tokenizers does with XLM-R's file, although the vocabulary has it as a piece.
+// tokenizers splits XLM-R's texts at U+0085, although the vocabulary has it as a piece.
 TEST(TokenizerJson, ANextLineIsASpaceOfAUnigramVocabulary) {
   Vocabulary vocabulary = spaced_vocabulary("t5", true);
   vocabulary.remove_extra_whitespaces = true;

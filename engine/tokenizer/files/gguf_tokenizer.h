@@ -11,8 +11,8 @@
 
 namespace sluice {
 
-// Spaces that "t5" joins to one where it removes extra ones. Of what tokenizers splits XLM-R's texts
-// at, its normalization leaves U+0085 alone, which it has as a piece, too.
+// Spaces of which "t5" makes one where it removes extra ones. tokenizers splits XLM-R's texts at
+// White_Space, of which their normalization leaves U+0085 alone; it is a piece of XLM-R, too.
 inline constexpr std::string_view kUnigramSpaces = "[ \u0085]+";
 
 // For "gpt2".
