@@ -84,6 +84,22 @@ void attention_ahead(const ExecContext& ctx, const AttentionAheadArgs& args) {
   if (ctx.device == DeviceType::kCpu) cpu::attention_ahead(ctx, args);
 }
 
+void gather_peers(const ExecContext& ctx, const GatherPeersArgs& args) {
+  CHECK(ctx.device == DeviceType::kCuda);
+  const TraceRange range(ctx.device, "gather_peers");
+  cuda::gather_peers(ctx, args);
+}
+
+void join_peer_parts(const ExecContext& ctx, const JoinPeerPartsArgs& args) {
+  CHECK(ctx.device == DeviceType::kCuda);
+  const TraceRange range(ctx.device, "join_peer_parts");
+  cuda::join_peer_parts(ctx, args);
+}
+
+bool open_window(DeviceMemory& memory, std::span<std::byte> window, DeviceMemory& with) {
+  return !memory.is_host() && !with.is_host() && cuda::open_window(memory, window, with);
+}
+
 int64_t workspace_bytes(DeviceType device, int32_t num_rows, const LargestMatrices& largest) {
   return device == DeviceType::kCuda ? cuda::workspace_bytes(num_rows, largest) : 0;
 }

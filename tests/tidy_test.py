@@ -51,6 +51,7 @@ ALLOWED = {
 }
 # Where kernels become C++ for the CPU (tests/support/simt), and nowhere else.
 SHIM_DOORS = {"kernels/cuda/gpu.h": "tests/support/simt/simt.h",
+              "kernels/cuda/peers.h": "tests/support/simt/peers_simt.h",
               "kernels/cuda/ptx.h": "tests/support/simt/ptx_simt.h"}
 # What ALLOWED would let a layer include: neither the cache's manager nor the scheduler knows bytes.
 HIDDEN = {
@@ -272,7 +273,7 @@ def banned_tokens(tree):
 
 # In what is compiled both by nvcc and for the shim: pattern, what to say, the files that may.
 CUDA_RULES = (
-    (r"\basm\b", "inline assembly; give it a name in kernels/cuda/ptx.h", ("kernels/cuda/ptx.h",)),
+    (r"\basm\b", "inline assembly; give it a name in kernels/cuda/ptx.h", tuple(SHIM_DOORS)),
     (r"<<<", "a launch that is not gpu::launch", ()),
     (r"\b__shared__\b", "__shared__; use GPU_SHARED", ("kernels/cuda/gpu.h",)),
     (r"\b__activemask\b|\bcooperative_groups\b|\bcutlass\b|\bcute\b", "not in the shim", ()),

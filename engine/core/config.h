@@ -77,6 +77,7 @@ struct Config {
   std::string device = "cpu";              // auto, cpu, cuda
   bool enforce_eager = false;              // no recorded steps
   std::vector<int32_t> cuda_graph_sizes;   // rows per recorded step; none: chosen
+  bool disable_custom_all_reduce = false;  // GPUs of a process exchange by NCCL alone
   int32_t threads = 0;                     // 0: min(affinity, cgroup quota)
   int32_t tensor_parallel_size = 1;        // ranks that share each layer: 1, 2, 4 or 8
   int32_t pipeline_parallel_size = 1;      // stages, each with some of the layers

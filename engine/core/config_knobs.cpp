@@ -309,6 +309,12 @@ std::vector<Knob> make_compute_knobs() {
           "Ranks that share each layer, 1, 2, 4 or 8: of the CPU, with the compute threads among "
           "them, each as many, rounded down; or as many GPUs, which meet by NCCL (libnccl.so.2). "
           "The results are the same."),
+      boolean<&Config::disable_custom_all_reduce>(
+          "disable-custom-all-reduce",
+          "compute",
+          "Lets the GPUs of a process exchange all rows by NCCL. Otherwise few rows go by memory "
+          "that the GPUs write on each other, if a trial at start shows that they do. The results "
+          "are the same."),
       choice<&Config::isa>("isa",
                            "compute",
                            "",

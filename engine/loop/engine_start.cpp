@@ -18,6 +18,7 @@
 #include "engine/parallel/nccl.h"
 #include "engine/parallel/nccl_node.h"
 #include "engine/parallel/parallel.h"
+#include "engine/parallel/peer_ranks.h"
 #include "engine/plan/fingerprint.h"
 #include "engine/plan/model_plan.h"
 #include "engine/run/model_runner.h"
@@ -54,7 +55,10 @@ int32_t narrowest_window(const ModelConfig& model) {
 
 RankGroups default_groups(const Config& config) {
   return {.on_cpu = make_local_ranks,
-          .on_devices = [] { return open_nccl(); },
+          .on_devices = [as_peers = !config.disable_custom_all_reduce]() -> Expected<ConnectRanks> {
+            SLUICE_TRY(ConnectRanks library, open_nccl());
+            return as_peers ? with_peers(std::move(library)) : library;
+          },
           .on_nodes = [within = std::chrono::seconds(config.rank_init_timeout_s)] {
             return open_nccl_node({.within = within});
           }};

@@ -10,6 +10,7 @@
 
 #include "engine/parallel/parallel.h"
 #include "kernels/partial_sums.h"
+#include "kernels/peer_rows.h"
 #include "kernels/recurrent.h"
 
 namespace sluice {
@@ -423,17 +424,25 @@ void project_to_stream(const ForwardContext& context,
   const kernels::RowGroup group = {
       .weight = &weight, .out = parts.sums, .out_stride = weight.n, .bias = nullptr};
   kernels::linear(context.exec, {.x = x, .groups = {&group, 1}, .segments = projection.segments()});
+  kernels::JoinPartsArgs join = {.parts = {},
+                                 .weight = &weight,
+                                 .x = x,
+                                 .bias = projection.bias(0),
+                                 .out = output.data,
+                                 .out_stride = output.stride,
+                                 .epilogue = epilogue,
+                                 .then = &then};
+  const auto part_bytes = static_cast<size_t>(x.num_rows) * static_cast<size_t>(weight.n) * 4;
+  if (const auto* const peers = context.communicator->begin_exchange(part_bytes)) {
+    const float* const own = parts.sums;
+    join.parts = {&own, 1};
+    kernels::join_peer_parts(context.exec, {.peers = peers, .join = join});
+    return context.communicator->end_exchange();
+  }
   const GatheredSums sums = gather_sums(context, parts.sums, x.num_rows, weight.n);
   if (sums.count == 0) return;
-  kernels::join_parts(context.exec,
-                      {.parts = sums.all(),
-                       .weight = &weight,
-                       .x = x,
-                       .bias = projection.bias(0),
-                       .out = output.data,
-                       .out_stride = output.stride,
-                       .epilogue = epilogue,
-                       .then = &then});
+  join.parts = sums.all();
+  kernels::join_parts(context.exec, join);
 }
 
 bool has_shared_scales(const Projection& projection) {

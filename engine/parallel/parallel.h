@@ -21,6 +21,11 @@ struct CUstream_st;  // the name in CUDA's headers
 
 namespace sluice {
 
+namespace kernels {
+class DeviceMemory;
+struct PeerWindows;
+}  // namespace kernels
+
 // One rank's endpoint. One thread at a time.
 class Communicator {
  public:
@@ -34,6 +39,17 @@ class Communicator {
   // two alternating buffers serve any number of calls. Empty after a rank has failed: other ranks
   // may still read the previous part, which must stay unchanged.
   virtual std::span<const std::byte* const> all_gather(std::span<const std::byte> part) = 0;
+
+  // An exchange in a launch of the caller's, instead of all_gather(), where devices write each
+  // other's memory: returns what it exchanges parts of these bytes by (kernels/peer_rows.h), after
+  // which the caller calls end_exchange(); or null: all_gather(). Every rank gets the same, unless
+  // one has failed.
+  [[nodiscard]] virtual const kernels::PeerWindows* begin_exchange(size_t /*part_bytes*/) {
+    return nullptr;
+  }
+
+  // Returns when every rank has called it, though the parts may arrive later.
+  virtual void end_exchange() { SLUICE_UNREACHABLE("these ranks do not write each other's memory"); }
 
   // Moves bytes, at most kPassBytes, from rank `from` to the next one, `to`, where they replace
   // what is there; of the other ranks only the size counts. The calls of two such ranks have the
@@ -73,6 +89,9 @@ struct DeviceRank {
   std::span<std::byte> received;
   CUstream_st* stream = nullptr;  // the device's stream
   std::string name = {};          // "cuda:NVIDIA H200"
+  kernels::DeviceMemory* memory = nullptr;
+  // Device memory that the other ranks may write, kernels::kPeerWindowBytes of zeros; or none.
+  std::span<std::byte> window = {};
 };
 
 // Connects all ranks of a group, in order, on one thread: returns one communicator per rank, or an

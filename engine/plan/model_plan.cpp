@@ -241,7 +241,7 @@ FixedMemory fixed_memory(const Config& config,
   fixed.rope_bytes_per_token = planned.model.rope_bytes(1);
   const int32_t num_ranks = config.tensor_parallel_size;
   fixed.arena_bytes += ModelRank::device_bytes(bounds, ranks.exchange.part_bytes, num_ranks) +
-                       DeviceSampling::device_bytes(sampling);
+                       ModelRank::window_bytes(config) + DeviceSampling::device_bytes(sampling);
   fixed.logits_bytes = logits_bytes;
   fixed.device_free_bytes = target.free_bytes;
   fixed.num_devices = size;

@@ -11,6 +11,7 @@
 #include "engine/core/log.h"
 #include "engine/models/rank_share.h"
 #include "kernels/gemm.h"
+#include "kernels/peer_rows.h"
 #include "kernels/sampling.h"
 #include "kernels/trace.h"
 
@@ -83,6 +84,11 @@ int64_t ModelRank::device_bytes(const Bounds& bounds, int64_t part_bytes, int32_
          (num_ranks > 1 ? chosen_bytes(bounds.step) : 0);
 }
 
+int64_t ModelRank::window_bytes(const Config& config) {
+  const bool is_shared = config.tensor_parallel_size > 1 && config.nnodes == 1;
+  return is_shared && !config.disable_custom_all_reduce ? kernels::kPeerWindowBytes : 0;
+}
+
 int64_t ModelRank::part_bytes(const Model& model, const StepBounds& step) {
   return std::max(model.max_part_bytes(step), chosen_bytes(step));
 }
@@ -136,7 +142,7 @@ Expected<void> ModelRank::allocate(const Placement& placement, const Config& con
   SLUICE_TRY(device_batch_, DeviceBatch::create(memory, bounds_.batch));
   exec_ = device_.context();
   exec_.workspace = workspace_.span();
-  if (!memory.is_host()) SLUICE_TRY_VOID(allocate_exchange(memory));
+  if (!memory.is_host()) SLUICE_TRY_VOID(allocate_exchange(memory, config));
   memory.wait();
   return {};
 }
@@ -148,12 +154,13 @@ void ModelRank::use_host_pages(const Placement& placement) {
 }
 
 // CPU ranks read each other's parts in place and need no buffer.
-Expected<void> ModelRank::allocate_exchange(kernels::DeviceMemory& memory) {
+Expected<void> ModelRank::allocate_exchange(kernels::DeviceMemory& memory, const Config& config) {
   if (const int32_t size = model_->config().share.size; size > 1) {
     const int64_t part = model_->max_part_bytes(bounds_.step);
     SLUICE_TRY(received_,
                DeviceBuffer::allocate(
                    memory, received_bytes(bounds_.step, part, size), "parts of other ranks"));
+    SLUICE_TRY(window_, DeviceBuffer::allocate(memory, window_bytes(config), "exchanges of ranks"));
   }
   if (!is_first()) {
     SLUICE_TRY(copied_,

@@ -78,6 +78,8 @@ class ModelRank {
   // Device bytes that steps need beside the model's own. `part_bytes`: the largest part that ranks
   // exchange, 0 with one rank.
   static int64_t device_bytes(const Bounds& bounds, int64_t part_bytes, int32_t num_ranks);
+  // Further ones, by which ranks of one process write each other's memory; 0 where they do not.
+  static int64_t window_bytes(const Config& config);
   // Pinned host bytes.
   static int64_t pinned_bytes(const Bounds& bounds);
 
@@ -109,7 +111,9 @@ class ModelRank {
     return {.device = number,
             .received = received_.span(),
             .stream = exec_.stream,
-            .name = device_.name()};
+            .name = device_.name(),
+            .memory = &device_.memory(),
+            .window = window_.span()};
   }
 
   // Ends the exchanges of all ranks, if there are others, which wait for what this one cannot do.
@@ -171,7 +175,7 @@ class ModelRank {
 
   Expected<void> allocate(const Placement& placement, const Config& config);
   void use_host_pages(const Placement& placement);
-  Expected<void> allocate_exchange(kernels::DeviceMemory& memory);
+  Expected<void> allocate_exchange(kernels::DeviceMemory& memory, const Config& config);
   // Calls body() with each bucket's step.
   template <typename Body>
   Expected<void> for_buckets(const std::vector<int32_t>& sizes, const Body& body);
@@ -206,6 +210,7 @@ class ModelRank {
   std::optional<DeviceBatch> device_batch_;
   // Only for a device with memory of its own.
   kernels::DeviceBuffer received_;  // from other ranks
+  kernels::DeviceBuffer window_;    // which other ranks write
   kernels::DeviceBuffer copied_;    // copy of chosen_ on ranks above 0
   TokenId* chosen_ = nullptr;  // [max_logits]
 

@@ -9,6 +9,7 @@
 
 #include "engine/core/status.h"
 #include "kernels/cuda/launch.h"
+#include "kernels/cuda/peer_launches.h"
 #include "kernels/row_steps.h"
 
 namespace sluice::kernels::cuda {
@@ -345,6 +346,15 @@ void join_expert_parts(const ExecContext& ctx, const JoinExpertPartsArgs& args) 
                      .out = args.out,
                      .out_stride = args.out_stride},
                     &experts);
+}
+
+void gather_peers(const ExecContext& ctx, const GatherPeersArgs& args) {
+  launch_gather_peers(ctx.stream, args);
+}
+
+void join_peer_parts(const ExecContext& ctx, const JoinPeerPartsArgs& args) {
+  launch_join_peer_parts(ctx.stream, args);
+  if (args.join.then != nullptr) run_row_steps(ctx, *args.join.then);
 }
 
 void row_magnitudes(const ExecContext& ctx, const RowMagnitudesArgs& args) {

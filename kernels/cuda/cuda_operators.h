@@ -3,6 +3,7 @@
 #pragma once
 
 #include "kernels/operators.h"
+#include "kernels/peer_rows.h"
 
 namespace sluice::kernels::cuda {
 
@@ -15,6 +16,11 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits);
 int64_t latent_workspace_bytes(const AttentionLimits& limits);
 int64_t choose_keys_workspace_bytes(const ChooseKeysLimits& limits);
 int64_t sampling_workspace_bytes(int32_t vocab_size, int64_t max_rows);
+
+void gather_peers(const ExecContext& ctx, const GatherPeersArgs& args);
+void join_peer_parts(const ExecContext& ctx, const JoinPeerPartsArgs& args);
+// Both devices are open_device()'s.
+bool open_window(DeviceMemory& memory, std::span<std::byte> window, DeviceMemory& with);
 
 // NVTX ranges of the calling thread; only trace.h uses them.
 void begin_range(const char* name);

@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "engine/core/status.h"
+#include "kernels/cuda/cuda_operators.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/open_device.h"
@@ -389,6 +390,19 @@ class GpuMemory final : public DeviceMemory {
     return std::make_unique<Graph>(ready, place_);
   }
 
+  // Whether the other one's work reaches this one's memory from now on. CUDA opens all of it.
+  bool open_to(const GpuMemory& with) const {
+    if (with.place_.device == place_.device) return true;
+    int can = 0;
+    must(cudaDeviceCanAccessPeer(&can, with.place_.device, place_.device),
+         "cudaDeviceCanAccessPeer");
+    if (can == 0) return false;
+    with.enter();
+    const cudaError_t result = cudaDeviceEnablePeerAccess(place_.device, 0);
+    if (result != cudaSuccess) cudaGetLastError();
+    return result == cudaSuccess || result == cudaErrorPeerAccessAlreadyEnabled;
+  }
+
   [[nodiscard]] DeviceId id() const override {
     return device_ids()[static_cast<size_t>(place_.device)];
   }
@@ -537,6 +551,10 @@ Expected<int> count_devices() {
 void limit_blocks(int most_multiprocessors, int most_clusters) {
   gpu::most_multiprocessors = most_multiprocessors;
   gpu::most_clusters = most_clusters;
+}
+
+bool open_window(DeviceMemory& memory, std::span<std::byte>, DeviceMemory& with) {
+  return static_cast<const GpuMemory&>(memory).open_to(static_cast<const GpuMemory&>(with));
 }
 
 Expected<OpenedDevice> open_device(int number) {

@@ -8,6 +8,7 @@
 #include "engine/core/status.h"
 #include "kernels/cuda/gemm_block.h"
 #include "kernels/cuda/gpu.h"
+#include "kernels/cuda/join_outputs.h"
 #include "kernels/cuda/launch.h"
 #include "kernels/cuda/overlap.h"
 #include "kernels/cuda/ptx.h"
@@ -108,8 +109,7 @@ void launch_fold_heads(Stream stream, const Outputs& outputs, const Parts& parts
   start_fold<HeadSums>(stream, outputs, parts);
 }
 
-void launch_join_parts(Stream stream, const JoinPartsArgs& args, const ExpertMatrices* experts) {
-  CHECK_LE(args.parts.size(), size_t{kSegments});
+JoinedOutputs joined_outputs(const JoinPartsArgs& args) {
   const PackedWeight& weight = *args.weight;
   const bool int8 = weight.format == WeightFormat::kInt8Channel;
   const bool e4m3 = weight.format == WeightFormat::kE4M3Channel;
@@ -121,10 +121,6 @@ void launch_join_parts(Stream stream, const JoinPartsArgs& args, const ExpertMat
   outputs.add = args.epilogue == Epilogue::kAdd;
   outputs.out = args.out;
   outputs.out_stride = args.out_stride;
-  if (experts != nullptr) {
-    outputs.experts = experts->rows;
-    outputs.expert_stride = experts->stride;
-  }
   if (int8 || e4m3) {
     CHECK(args.x.format == (int8 ? ActivationFormat::kInt8Token : ActivationFormat::kE4M3Token));
     const int64_t scales = matrix_scales_offset(weight.format, weight.n, weight.stored_columns());
@@ -133,15 +129,26 @@ void launch_join_parts(Stream stream, const JoinPartsArgs& args, const ExpertMat
     outputs.block_bytes =
         int8 ? token_block_bytes(args.x.k) : e4m3_block_bytes(args.x.format, args.x.k);
   }
-  Parts parts{.parts = {}, .count = static_cast<int32_t>(args.parts.size())};
-  std::ranges::copy(args.parts, parts.parts);
-  if (weight.format == WeightFormat::kNVFP4) {
+  const bool has_heads = weight.format == WeightFormat::kNVFP4;
+  if (has_heads) {
     outputs.heads = weight.data;
     outputs.block_bytes = packed_tile_bytes(weight.format, weight.stored_columns());
-    return launch_fold_heads(stream, outputs, parts);
   }
   const auto format = int8 ? MatrixFormat::kInt8 : e4m3 ? MatrixFormat::kE4M3 : MatrixFormat::kBf16;
-  launch_fold(stream, format, outputs, parts);
+  return {.outputs = outputs, .format = format, .has_heads = has_heads};
+}
+
+void launch_join_parts(Stream stream, const JoinPartsArgs& args, const ExpertMatrices* experts) {
+  CHECK_LE(args.parts.size(), size_t{kSegments});
+  JoinedOutputs joined = joined_outputs(args);
+  if (experts != nullptr) {
+    joined.outputs.experts = experts->rows;
+    joined.outputs.expert_stride = experts->stride;
+  }
+  Parts parts{.parts = {}, .count = static_cast<int32_t>(args.parts.size())};
+  std::ranges::copy(args.parts, parts.parts);
+  if (joined.has_heads) return launch_fold_heads(stream, joined.outputs, parts);
+  launch_fold(stream, joined.format, joined.outputs, parts);
 }
 
 void launch_row_magnitudes(Stream stream, const RowMagnitudesArgs& args) {

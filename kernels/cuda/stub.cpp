@@ -48,6 +48,18 @@ int64_t choose_keys_workspace_bytes(const ChooseKeysLimits&) {
   not_built("cuda choose_keys_workspace_bytes: not built");
 }
 
+void gather_peers(const ExecContext&, const GatherPeersArgs&) {
+  not_built("cuda gather_peers: not built");
+}
+
+void join_peer_parts(const ExecContext&, const JoinPeerPartsArgs&) {
+  not_built("cuda join_peer_parts: not built");
+}
+
+bool open_window(DeviceMemory&, std::span<std::byte>, DeviceMemory&) {
+  not_built("cuda open_window: not built");
+}
+
 #define SLUICE_OPERATOR(op, Args) \
   void op(const ExecContext&, const Args&) { not_built("cuda " #op ": not built"); }
 SLUICE_OPERATORS(SLUICE_OPERATOR)

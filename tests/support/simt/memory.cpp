@@ -27,6 +27,7 @@
 
 #include "engine/core/status.h"
 #include "engine/core/types.h"
+#include "kernels/cuda/cuda_operators.h"
 #include "kernels/cuda/open_device.h"
 #include "tests/support/simt/overlap.h"
 #include "tests/support/simt/reach.h"
@@ -115,6 +116,10 @@ struct ShimHandle {
 
 constexpr std::byte kShimDevice{0x5d};  // all of its UUID
 
+// Windows that all devices reach, open even while no work of their own device runs.
+std::mutex windows_mutex;
+std::map<std::byte*, int64_t> windows;  // guarded by windows_mutex
+
 std::atomic<int64_t> num_loans = 0;
 
 class ShimMemory final : public kernels::DeviceMemory {
@@ -172,6 +177,10 @@ class ShimMemory final : public kernels::DeviceMemory {
     const std::scoped_lock lock(mutex_);
     const auto found = mapped_.find(data);
     CHECK(found != mapped_.end());
+    {
+      const std::scoped_lock windows_lock(windows_mutex);
+      windows.erase(data);
+    }
     munmap(data, static_cast<size_t>(found->second + kPage));
     if (const auto lent = lent_.find(data); lent != lent_.end()) {
       close(static_cast<int>(lent->second.file));
@@ -318,6 +327,17 @@ class ShimMemory final : public kernels::DeviceMemory {
     CHECK(found != borrowed_.end());
     munmap(found->first, static_cast<size_t>(found->second));
     borrowed_.erase(found);
+  }
+
+  bool open_window(std::byte* data) {
+    if (!options_.reaches_peers) return false;
+    const std::scoped_lock running(running_);
+    const std::scoped_lock lock(mutex_, windows_mutex);
+    const auto found = mapped_.find(data);
+    CHECK(found != mapped_.end());
+    CHECK_EQ(mprotect(data, static_cast<size_t>(found->second), PROT_READ | PROT_WRITE), 0);
+    windows[data] = found->second;
+    return true;
   }
 
   [[nodiscard]] int64_t free_bytes() const override {
@@ -487,8 +507,12 @@ class ShimMemory final : public kernels::DeviceMemory {
   }
 
   void open_memory(int protection, Reach* reachable) {
-    const std::scoped_lock lock(mutex_);
+    const std::scoped_lock lock(mutex_, windows_mutex);
+    for (const auto& [data, bytes] : windows) {
+      if (reachable != nullptr) reachable->add(data, bytes);
+    }
     for (const auto& [data, bytes] : mapped_) {
+      if (windows.contains(data)) continue;
       if (reachable != nullptr) reachable->add(data, bytes);
       CHECK_EQ(mprotect(data, static_cast<size_t>(bytes), protection), 0);
     }
@@ -553,6 +577,10 @@ void begin_range(const char* name) {
 void end_range() {
   CHECK(!simt::open_ranges.empty());
   simt::open_ranges.pop_back();
+}
+
+bool open_window(DeviceMemory& memory, std::span<std::byte> window, DeviceMemory&) {
+  return static_cast<simt::ShimMemory&>(memory).open_window(window.data());
 }
 
 Expected<OpenedDevice> open_device(int number) {

@@ -50,6 +50,7 @@ struct DeviceOptions {
   int count = 1;
   int fails_to_record = -1;  // number of the device that fails
   const char* name = "shim";
+  bool reaches_peers = true;        // whether devices write each other's windows
   bool first_runs_at_once = false;  // other processes' devices wait for it, and no thread does
 };
 

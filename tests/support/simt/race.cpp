@@ -9,6 +9,7 @@
 
 #include "tests/support/simt/block.h"
 #include "tests/support/simt/overlap.h"
+#include "tests/support/simt/peers.h"
 #include "tests/support/simt/reach.h"
 #include "tests/support/simt/sched.h"
 
@@ -339,6 +340,16 @@ void RaceDetector::arrive(int agent, const void* counter) {
   before.push_back({cluster_.number(), fenced == fenced_.end() ? Clock{} : fenced->second});
 }
 
+void RaceDetector::tell(int agent, const uint32_t* word, uint32_t number) {
+  const auto at = static_cast<size_t>(agent);
+  peer_shadow().tell(word, number, clocks_[at]);
+  ++clocks_[at].seen[at];
+}
+
+void RaceDetector::see(int agent, const uint32_t* word, uint32_t number) const {
+  peer_shadow().see(word, number, agent, now(agent));
+}
+
 bool RaceDetector::knows_write(int agent, const GlobalShadow::Byte& byte) const {
   const auto writer = static_cast<size_t>(byte.agent);
   const std::vector<uint32_t>& seen = clocks_[static_cast<size_t>(agent)].seen;
@@ -355,6 +366,10 @@ bool RaceDetector::knows_write(int agent, const GlobalShadow::Byte& byte) const 
 void RaceDetector::global_access(std::byte* p, int64_t bytes, bool is_write, const void* pc) {
   const int agent = cluster_.running().agent;
   const int32_t cluster = cluster_.number();
+  const Clock& clock = clocks_[static_cast<size_t>(agent)];
+  if (const char* const race = peer_shadow().access(p, bytes, is_write, agent, clock)) {
+    report(race, agent, -1, kGlobal, pc);
+  }
   for (std::byte* at = p; at < p + bytes; ++at) {
     GlobalShadow::Byte& byte = global_.at(at);
     const bool written_elsewhere = byte.writer >= 0 && byte.writer != cluster;

@@ -138,6 +138,10 @@ class RaceDetector {
   // Arrives at a counter in global memory, where the agent meets all that arrived before.
   void arrive(int agent, const void* counter);
 
+  // Tells a number to other devices, and sees what another one has told (peers.h).
+  void tell(int agent, const uint32_t* word, uint32_t number);
+  void see(int agent, const uint32_t* word, uint32_t number) const;
+
   // Checks an access of the running thread to any memory.
   void on_access(void* p, int64_t bytes, bool is_write, const void* pc);
   // Allows uses of [p, p + bytes) of an arena from now on.

@@ -3,13 +3,17 @@
 #include "tests/support/simt/sched.h"
 
 #include <algorithm>
+#include <chrono>
 #include <cstdio>
 #include <cstdlib>
 #include <cstring>
 #include <optional>
+#include <thread>
 
 #include "tests/support/simt/memory.h"
 #include "tests/support/simt/overlap.h"
+#include "tests/support/simt/peers.h"
+#include "tests/support/simt/peers_simt.h"
 #include "tests/support/simt/reach.h"
 
 #if defined(__SANITIZE_ADDRESS__)
@@ -245,19 +249,16 @@ std::string refusal_of(const LaunchShape& shape) {
     return "clusters of " + std::to_string(blocks) + " of " + std::to_string(shape.grid.y) +
            " blocks along y";
   }
-  if (blocks > 1 && capability < kHopper) {
-    return "clusters on a device of " + std::to_string(capability);
-  }
   return {};
 }
 
-}  // namespace
-
-void run_grid(const LaunchShape& shape, const std::function<void()>& body) {
+void run_clusters(const LaunchShape& shape,
+                  const std::string& refused,
+                  const std::function<void()>& body) {
   if (!run_state.active) die("a launch outside of any Run");
   if (block_now != nullptr) die("a launch inside a kernel");
   const uint64_t launch = static_cast<uint64_t>(run_state.num_launches++);
-  if (const std::string refusal = refusal_of(shape); !refusal.empty()) {
+  if (const std::string refusal = refused.empty() ? refusal_of(shape) : refused; !refusal.empty()) {
     add_report("launch: " + refusal);
     return;
   }
@@ -265,6 +266,7 @@ void run_grid(const LaunchShape& shape, const std::function<void()>& body) {
   const size_t reports = run_state.reports.size();
   run_state.num_blocks += int64_t{shape.grid.x} * shape.grid.y;
   begin_launch(shape.overlaps);
+  PeerShadow::begin_launch();
   GlobalShadow global;
   const auto in_cluster = static_cast<unsigned>(shape.cluster_blocks);
   for (const unsigned at : cluster_order(shape.grid.x * (shape.grid.y / in_cluster))) {
@@ -273,6 +275,19 @@ void run_grid(const LaunchShape& shape, const std::function<void()>& body) {
     cluster.run(body);
     if (run_state.reports.size() != reports) return;
   }
+}
+
+}  // namespace
+
+void run_grid(const LaunchShape& shape, const std::function<void()>& body) {
+  const bool has_clusters = shape.cluster_blocks == 1 || capability >= kHopper;
+  run_clusters(
+      shape, has_clusters ? "" : "clusters on a device of " + std::to_string(capability), body);
+}
+
+void run_together(const LaunchShape& shape, const std::function<void()>& body) {
+  const bool fits = shape.grid.y <= gpu::kBlocksTogether;
+  run_clusters(shape, fits ? "" : std::to_string(shape.grid.y) + " blocks together", body);
 }
 
 Cluster::Cluster(
@@ -314,7 +329,7 @@ void Cluster::run(const std::function<void()>& body) {
   try {
     while (!failed_) {
       if (ready_.empty()) {
-        if (!step()) break;
+        if (!step() && !poll_again()) break;
         continue;
       }
       if (policy_ == Policy::kRandom && random_.below(8) == 0 && step()) continue;
@@ -368,6 +383,19 @@ bool Cluster::step() {
   pending_.pop_back();
   block_now = operation.block;
   operation.run();
+  return true;
+}
+
+// Returns the threads that wait for another device to those that are ready, if there are any.
+bool Cluster::poll_again() {
+  constexpr int kSpins = 64;
+  if (polling_.empty()) return false;
+  if (++num_polls_ < kSpins) {
+    std::this_thread::yield();
+  } else {
+    std::this_thread::sleep_for(std::chrono::microseconds(50));
+  }
+  ready_.swap(polling_);
   return true;
 }
 
@@ -457,6 +485,11 @@ void Cluster::wait_for_all(Site site) {
   thread.arrived_phase = -1;
   // No later phase can have ended without this thread.
   if (race_ != nullptr) race_->acquire(thread.agent, done_clock_);
+}
+
+void Cluster::poll(const char* reason, Site site) {
+  polling_.push_back(&running());
+  wait(reason, site);
 }
 
 // Removes the thread from the cluster's barrier.

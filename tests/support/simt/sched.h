@@ -62,6 +62,9 @@ class Cluster {
 
   void wake(Thread& thread) { ready_.push_back(&thread); }
 
+  // Lets the running thread continue once no other one can.
+  void poll(const char* reason, Site site);
+
   void start_async(Block& block, std::function<void()> operation) {
     pending_.push_back({&block, std::move(operation)});
   }
@@ -86,6 +89,7 @@ class Cluster {
   void abandon();
   [[nodiscard]] size_t pick();
   bool step();
+  bool poll_again();
   void check_end();
   void end(Thread& thread);
   void complete_barrier_if_due();
@@ -99,6 +103,8 @@ class Cluster {
   std::vector<std::unique_ptr<Block>> blocks_;
   std::unique_ptr<RaceDetector> race_;
   std::vector<Thread*> ready_;
+  std::vector<Thread*> polling_;
+  int num_polls_ = 0;  // of all of these
   std::deque<Operation> pending_;
   Thread* running_ = nullptr;
   bool failed_ = false;

@@ -1,0 +1,19 @@
+// SPDX-License-Identifier: Apache-2.0
+// What a join of parts writes, wherever the parts come from.
+#pragma once
+
+#include "kernels/cuda/gemm_block.h"
+#include "kernels/partial_sums.h"
+
+namespace sluice::kernels::cuda {
+
+// Outputs of a layer without experts, by sums of a format, or by HeadSums.
+struct JoinedOutputs {
+  Outputs outputs;
+  MatrixFormat format;
+  bool has_heads;
+};
+
+JoinedOutputs joined_outputs(const JoinPartsArgs& args);
+
+}  // namespace sluice::kernels::cuda
