@@ -50,6 +50,9 @@ class PeerGroup {
     const auto refuse = [](const std::string& why) {
       return make_error(ErrorCode::kUnavailable, why);
     };
+    if (ranks.size() != 2 && ranks.size() != 4 && ranks.size() != 8) {
+      return refuse("not 2, 4 or 8 ranks");
+    }
     for (const DeviceRank& rank : ranks) {
       if (std::ssize(rank.window) < kernels::kPeerWindowBytes) return refuse("no memory for it");
       for (const DeviceRank& other : ranks) {
@@ -66,11 +69,20 @@ class PeerGroup {
                    *ranks.front().memory, sizeof(uint32_t), "exchange of ranks"));
     group->stop() = 0;
     for (size_t i = 0; i < ranks.size(); ++i) group->windows_[i] = ranks[i].window.data();
+    for (const DeviceRank& rank : ranks) group->memories_.push_back(rank.memory);
     group->limit_ = std::min<std::chrono::nanoseconds>(limit, kProbeLimit);
     SLUICE_TRY_VOID(group->probe(ranks));
     group->limit_ = limit;
     return group;
   }
+
+  ~PeerGroup() {
+    // No launch may still write a window, or look at the word, when they are released.
+    for (kernels::DeviceMemory* const memory : memories_) memory->wait();
+  }
+
+  PeerGroup(const PeerGroup&) = delete;
+  PeerGroup& operator=(const PeerGroup&) = delete;
 
   [[nodiscard]] PeerWindows windows(int32_t rank) const {
     return {.rank = rank,
@@ -102,14 +114,14 @@ class PeerGroup {
     constexpr int64_t kPartBytes = kMostWords * sizeof(uint32_t);
     std::vector<DeviceBuffer> buffers;
     for (const DeviceRank& rank : ranks) {
-      const int64_t bytes = kPartBytes * (1 + std::ssize(ranks));
+      const int64_t bytes = kPartBytes * (1 + 2 * std::ssize(ranks));
       SLUICE_TRY(buffers.emplace_back(),
                  DeviceBuffer::allocate(*rank.memory, bytes, "a probe of the ranks' exchange"));
     }
     for (size_t round = 0; round < std::size(kProbeWords); ++round) {
       SLUICE_TRY_VOID(probe_once(ranks, buffers, round, kPartBytes));
     }
-    return {};
+    return probe_chain(ranks, buffers, kPartBytes);
   }
 
   // No copy to or from the host is called while a GPU may wait for another one.
@@ -136,11 +148,57 @@ class PeerGroup {
                              .part = {buffers[i].data(), bytes},
                              .received = buffers[i].data() + part_bytes});
     }
+    return compare(ranks, want, [&](size_t i) { return buffers[i].data() + part_bytes; });
+  }
+
+  // Exchanges as steps do, without the host between them. Each part is another rank's of the
+  // exchange before, so that a wrong word stays one to the end.
+  Expected<void> probe_chain(std::span<const DeviceRank> ranks,
+                             std::span<const DeviceBuffer> buffers,
+                             int64_t part_bytes) {
+    constexpr size_t kLinks = 16;
+    constexpr size_t kWords = 3000;
+    constexpr size_t kBytes = kWords * sizeof(uint32_t);
+    const size_t size = ranks.size();
+    const auto received = [&](size_t i, size_t link) {
+      return buffers[i].data() + part_bytes * static_cast<int64_t>(1 + link % 2 * size);
+    };
+    for (size_t i = 0; i < size; ++i) {
+      const std::vector<uint32_t> own = probe_words(kWords, i, kLinks);
+      ranks[i].memory->upload(
+          buffers[i].data(), reinterpret_cast<const std::byte*>(own.data()), kBytes);
+      ranks[i].memory->wait();
+    }
+    for (size_t link = 0; link < kLinks; ++link) {
+      for (size_t i = 0; i < size; ++i) {
+        ranks[i].memory->enter();
+        const PeerWindows own = windows(static_cast<int32_t>(i));
+        const std::byte* const part = link == 0
+                                          ? buffers[i].data()
+                                          : received(i, link - 1) + (i + 1) % size * kBytes;
+        kernels::gather_peers(
+            context_of(ranks[i]),
+            {.peers = &own, .part = {part, kBytes}, .received = received(i, link)});
+      }
+    }
+    std::vector<uint32_t> want;
+    for (size_t i = 0; i < size; ++i) {
+      const std::vector<uint32_t> part = probe_words(kWords, (i + kLinks - 1) % size, kLinks);
+      want.insert(want.end(), part.begin(), part.end());
+    }
+    return compare(ranks, want, [&](size_t i) { return received(i, kLinks - 1); });
+  }
+
+  // Waits for all ranks, then compares what each has got.
+  template <typename Received>
+  Expected<void> compare(std::span<const DeviceRank> ranks,
+                         const std::vector<uint32_t>& want,
+                         Received received) {
     for (const DeviceRank& rank : ranks) rank.memory->wait();
     std::vector<uint32_t> found(want.size());
     for (size_t i = 0; i < ranks.size(); ++i) {
       ranks[i].memory->download(reinterpret_cast<std::byte*>(found.data()),
-                                buffers[i].data() + part_bytes,
+                                received(i),
                                 static_cast<int64_t>(found.size() * sizeof(uint32_t)));
       ranks[i].memory->wait();
       if (!has_failed() && found == want) continue;
@@ -154,6 +212,7 @@ class PeerGroup {
 
   Meeting meeting_;
   std::array<std::byte*, kernels::kMostPeers> windows_ = {};
+  std::vector<kernels::DeviceMemory*> memories_;
   DeviceBuffer stop_;
   std::chrono::nanoseconds limit_{0};
 };

@@ -116,6 +116,12 @@ class ModelRank {
             .window = window_.span()};
   }
 
+  // Called on every rank before any of them is destroyed: others may write this one's memory.
+  void disconnect() {
+    communicator_.reset();
+    stages_.reset();
+  }
+
   // Ends the exchanges of all ranks, if there are others, which wait for what this one cannot do.
   void fail_exchanges() {
     if (communicator_ != nullptr) communicator_->fail();

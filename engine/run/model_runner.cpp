@@ -219,6 +219,7 @@ ModelRunner::~ModelRunner() {
   if (group_ && !links_.empty()) group_->end();
   links_.clear();
   for (const auto& rank : ranks_) rank->drop_recorded();
+  for (const auto& rank : ranks_) rank->disconnect();
 }
 
 Expected<void> ModelRunner::load(PlannedDevices& planned, const Config& config) {

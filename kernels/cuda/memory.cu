@@ -393,10 +393,13 @@ class GpuMemory final : public DeviceMemory {
   // Whether the other one's work reaches this one's memory from now on. CUDA opens all of it.
   bool open_to(const GpuMemory& with) const {
     if (with.place_.device == place_.device) return true;
-    int can = 0;
-    must(cudaDeviceCanAccessPeer(&can, with.place_.device, place_.device),
-         "cudaDeviceCanAccessPeer");
-    if (can == 0) return false;
+    // 0 where it does not reach it, and over PCIe, where releases and acquires of several GPUs in
+    // one GPU's memory have no order (CUDA programming guide, 5.7.3).
+    int is_native = 0;
+    must(cudaDeviceGetP2PAttribute(
+             &is_native, cudaDevP2PAttrNativeAtomicSupported, with.place_.device, place_.device),
+         "cudaDeviceGetP2PAttribute");
+    if (is_native == 0) return false;
     with.enter();
     const cudaError_t result = cudaDeviceEnablePeerAccess(place_.device, 0);
     if (result != cudaSuccess) cudaGetLastError();

@@ -135,7 +135,7 @@ TEST(CudaDevice, ThePlanHasTheSlotsOfKvThatTravels) {
     int64_t device_slots;
     int64_t pinned_slots;
   };
-  for (const Case& one : {Case{"both", 29, 20}, {"prefill", 17, 16}, {"decode", 13, 4}}) {
+  for (const Case& one : {Case{"both", 32, 20}, {"prefill", 16, 16}, {"decode", 16, 4}}) {
     SCOPED_TRACE(one.role);
     Config config = model.config("cuda");
     config.role = one.role;
