@@ -29,8 +29,9 @@ std::vector<Knob> make_pooling_knobs() {
           "hf-overrides",
           "model",
           "JSON object put over what config.json says of vectors and scores: architectures, "
-          "is_matryoshka, matryoshka_dimensions, classifier_from_token; of prompts: "
-          "default_prompt_name; and of attention: is_causal."),
+          "is_matryoshka, matryoshka_dimensions, classifier_from_token with method, "
+          "is_original_qwen3_reranker; of prompts: default_prompt_name; and of attention: "
+          "is_causal."),
       integer<&Config::max_client_batch_size>(
           "max-client-batch-size",
           "model",

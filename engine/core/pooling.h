@@ -95,6 +95,7 @@ struct PoolingInfo {
   // One token: it is that token's. Empty: the logits are a layer's.
   std::vector<TokenId> label_tokens;
   bool is_qwen3_reranker = false;  // such tokens follow the conversation on its model card
+  bool begins_answer = false;  // such tokens follow what begins an answer in the chat template
   std::vector<NamedPrompt> prompts;  // put before a text where a request names one
   std::string default_prompt;        // the text of one, for requests that name none
   TokenComparison comparison;        // with kEvery

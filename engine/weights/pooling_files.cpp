@@ -231,18 +231,20 @@ Expected<void> apply_overrides(const std::string& text, Json& json) {
   return {};
 }
 
-// Reads how states become one where config.json says it alone, as NVIDIA's do (llama_bidirec).
-Expected<void> read_pooling_key(const std::string& folder, Source& source) {
+// Reads what config.json says of scores, and of how states become one where no module does.
+Expected<void> read_llama_bidirec(const std::string& folder, Source& source) {
   const std::string file = folder + "/config.json";
+  const Json* const temperature = member(source.json, "temperature");
+  if (source.is_rank && temperature != nullptr && *temperature != 1) {
+    return wrong_in_file(file, "temperature", temperature->dump(), "1");
+  }
   const std::string name = text_of(source.json, "pooling");
   if (name.empty() || source.type) return {};
   if (name == "avg") source.type = PoolingType::kMean;
   if (name == "cls") source.type = PoolingType::kCls;
   if (name == "last") source.type = PoolingType::kLast;
   if (!source.type) return wrong_in_file(file, "pooling", in_quotes(name), "avg, cls or last");
-  const Json* const temperature = member(source.json, "temperature");
-  if (!source.is_rank || temperature == nullptr || *temperature == 1) return {};
-  return wrong_in_file(file, "temperature", temperature->dump(), "1");
+  return {};
 }
 
 Expected<Source> read_source(const Config& config, const Checkpoint& checkpoint) {
@@ -263,7 +265,9 @@ Expected<Source> read_source(const Config& config, const Checkpoint& checkpoint)
     }
     source.is_rank = is_classifier_class(source.json) || source.modules.gives_scores ||
                      source.modules.is_cross_encoder || !source.modules.label_tokens.empty();
-    SLUICE_TRY_VOID(read_pooling_key(checkpoint.path(), source));
+    if (checkpoint.architecture() == "llama_bidirec") {
+      SLUICE_TRY_VOID(read_llama_bidirec(checkpoint.path(), source));
+    }
     return source;
   }
   if (const auto labels = checkpoint.metadata().get_string("classifier.output_labels"); labels) {
@@ -293,11 +297,20 @@ Expected<void> find_scoring_head(const Checkpoint& checkpoint,
                                  Source& source,
                                  PooledModel& model) {
   if (source.modules.gives_scores) {
+    if (model.num_labels > 0) {
+      return wrong_in_file(checkpoint.path() + "/modules.json",
+                           "type",
+                           "a Dense of scores beside the model's own layer for them",
+                           "one of the two");
+    }
     source.head = std::move(source.modules.layers);
   } else {
     const bool is_file = checkpoint.kind() == CheckpointKind::kGguf;
     if (is_file ? !model.is_encoder : !source.is_rank) return {};
     if (model.num_labels > 0) return {};  // the model applies it
+    // The layer for scores of BERT and RoBERTa follows another, which the model applies or lacks.
+    const bool has_pooler = checkpoint.has("cls.weight") && !checkpoint.has("cls.norm.weight");
+    if (model.is_encoder && has_pooler) return {};
     SLUICE_TRY(source.head, read_scoring_head(checkpoint));
   }
   if (source.head.empty()) return {};
@@ -411,7 +424,8 @@ bool is_qwen3_reranker(const Checkpoint& checkpoint,
 // The instruction before each pair: the default prompt of a CrossEncoder, or the one that
 // --hf-overrides names.
 Expected<void> read_instruction(const Checkpoint& checkpoint, Source& source, PoolingInfo& info) {
-  if (checkpoint.kind() != CheckpointKind::kHuggingFace) return {};
+  // A GGUF file has no prompts, so that it refuses the name of one.
+  if (checkpoint.kind() != CheckpointKind::kHuggingFace) return choose_prompt(source.json, info);
   SLUICE_TRY(info.prompts, read_prompts(checkpoint.path()));
   const std::string& usual = source.modules.default_prompt_name;
   const bool has_usual = std::ranges::find(info.prompts, usual, &NamedPrompt::name) !=
@@ -433,7 +447,15 @@ Expected<std::optional<Pooling>> read_scores(const Checkpoint& checkpoint,
     if (source.head.empty()) SLUICE_TRY_VOID(check_pooler(checkpoint, model));
     read_labels(source.json, info);
   } else {
+    if (model.lacks_output) {
+      return make_error(ErrorCode::kUnsupported,
+                        checkpoint.path() +
+                            ": found neither a layer for scores nor an output layer; --convert "
+                            "embed makes vectors",
+                        "convert");
+    }
     SLUICE_TRY_VOID(find_label_tokens(checkpoint, source, tokenizer, info));
+    info.begins_answer = source.modules.begins_answer;
     info.is_qwen3_reranker = is_qwen3_reranker(checkpoint, source, tokenizer, info);
     SLUICE_TRY_VOID(read_instruction(checkpoint, source, info));
   }
@@ -442,7 +464,8 @@ Expected<std::optional<Pooling>> read_scores(const Checkpoint& checkpoint,
   SLUICE_TRY_VOID(limit_tokens(checkpoint, tokenizer, info));
   Pooling pooling = {std::move(info), std::move(source.head)};
   const bool is_last = pooling.info.type == PoolingType::kLast && !pooling.layers.empty();
-  if (is_last && !model.is_encoder) pooling.padding = padding_of(checkpoint.metadata());
+  const bool looks_past = !model.is_encoder && !source.modules.gives_scores;
+  if (is_last && looks_past) pooling.padding = padding_of(checkpoint.metadata());
   return std::optional(std::move(pooling));
 }
 

@@ -93,7 +93,7 @@ Expected<bool> read_flag(const JsonFile& file, std::string_view name, bool usual
 Expected<int32_t> read_length(const std::string& path, std::string_view name, const Json* value) {
   if (value == nullptr) return 0;
   const std::optional<int64_t> whole = json_whole_number(*value);
-  if (whole && *whole >= 1 && *whole <= INT32_MAX) return static_cast<int32_t>(*whole);
+  if (whole && *whole >= 1) return static_cast<int32_t>(std::min<int64_t>(*whole, INT32_MAX));
   return wrong_in_file(path, std::string(name), value->dump(), "1 or more");
 }
 

@@ -93,6 +93,24 @@ Expected<std::vector<TokenId>> read_score_tokens(const std::string& file) {
   return tokens;
 }
 
+// What LogitScore's model is given beside the messages of a pair, as its template has it.
+Expected<bool> read_begins_answer(const std::string& folder) {
+  const std::string file = folder + "/sentence_bert_config.json";
+  SLUICE_TRY(const Json json, read_json_file(file));
+  const Json* const kwargs = json_field(json, "processing_kwargs");
+  const Json* const options = kwargs == nullptr ? nullptr : json_field(*kwargs, "chat_template");
+  if (options == nullptr || !options->is_object()) return false;
+  for (const auto& [name, value] : options->items()) {
+    if (name == "add_generation_prompt" && value.is_boolean()) continue;
+    return wrong_in_file(file,
+                         "processing_kwargs.chat_template",
+                         in_quotes(name) + ": " + value.dump(),
+                         "add_generation_prompt, true or false");
+  }
+  const Json* const begins = json_field(*options, "add_generation_prompt");
+  return begins != nullptr && *begins == true;
+}
+
 // Modules run in the one order that answers are made in: a pooling, layers, then the length of 1 or
 // nothing where they give scores. Another order makes other vectors.
 Expected<void> check_order(const std::string& file,
@@ -195,6 +213,9 @@ Expected<SentenceModules> read_modules(const std::string& folder) {
   if (modules.is_cross_encoder || modules.gives_scores) {
     modules.score_function = text_of(saved, "activation_fn");
     modules.default_prompt_name = text_of(saved, "default_prompt_name");
+  }
+  if (!modules.label_tokens.empty()) {
+    SLUICE_TRY(modules.begins_answer, read_begins_answer(folder));
   }
   return modules;
 }

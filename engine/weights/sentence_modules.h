@@ -24,6 +24,7 @@ struct SentenceModules {
   std::string score_function;         // of a CrossEncoder: a Python class; empty: not said
   std::string default_prompt_name;    // of a CrossEncoder, which puts it before every pair
   std::vector<TokenId> label_tokens;  // as in PoolingInfo
+  bool begins_answer = false;         // likewise
   bool counts_prompts = true;         // a prompt's tokens are part of the pooling
   std::string mask_file;              // of the tokens of ColBERT that have vectors; empty: none
 };

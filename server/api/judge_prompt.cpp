@@ -21,14 +21,21 @@ using Spans = std::vector<RenderedSpan>;
 constexpr std::string_view kQwen3Before =
     "<|im_start|>system\nJudge whether the Document meets the requirements based on the Query "
     "and the Instruct provided. Note that the answer can only be \"yes\" or \"no\".<|im_end|>\n"
-    "<|im_start|>user\n<Instruct>: Given a web search query, retrieve relevant passages that "
-    "answer the query\n<Query>: ";
+    "<|im_start|>user\n<Instruct>: ";
+constexpr std::string_view kQwen3Instruction =
+    "Given a web search query, retrieve relevant passages that answer the query";
+constexpr std::string_view kQwen3Query = "\n<Query>: ";
 constexpr std::string_view kQwen3Between = "\n<Document>: ";
 constexpr std::string_view kQwen3Behind =
     "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
 
-Spans qwen3_spans(std::string_view query, std::string_view document) {
-  return {{.text = std::string(kQwen3Before), .from_template = true},
+Spans qwen3_spans(std::string_view own_instruction,
+                  std::string_view query,
+                  std::string_view document) {
+  std::string before(kQwen3Before);
+  before += own_instruction.empty() ? kQwen3Instruction : own_instruction;
+  before += kQwen3Query;
+  return {{.text = std::move(before), .from_template = true},
           {.text = std::string(query), .from_template = false},
           {.text = std::string(kQwen3Between), .from_template = true},
           {.text = std::string(document), .from_template = false},
@@ -58,7 +65,7 @@ Expected<Spans> render(const ValidationContext& context,
   variables["messages"] = std::move(messages);
   variables["tools"] = nullptr;
   variables["documents"] = nullptr;
-  variables["add_generation_prompt"] = false;
+  variables["add_generation_prompt"] = context.model.pooling->begins_answer;
   add_special_token_names(context.tokenizer, variables);
   return context.chat_template->render(variables);
 }
@@ -105,7 +112,9 @@ Expected<Spans> judge_spans(const ValidationContext& context,
                             JudgeForm form,
                             std::string_view query,
                             std::string_view document) {
-  if (form == JudgeForm::kQwen3) return qwen3_spans(query, document);
+  if (form == JudgeForm::kQwen3) {
+    return qwen3_spans(context.model.pooling->default_prompt, query, document);
+  }
   auto spans = render(context, form, {"query", query}, {"document", document});
   if (spans) return spans;
   return invalid("The chat template failed: " + spans.error().message, "model");

@@ -1,6 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "server/api/text_pairs.h"
 
+#include <algorithm>
 #include <optional>
 #include <string>
 
@@ -49,6 +50,13 @@ struct Around {
   std::vector<RenderedSpan> tail;
 };
 
+std::string_view without_outer_space(std::string_view text) {
+  constexpr std::string_view kSpaces = " \t\r\n\v\f";
+  const size_t begin = std::min(text.find_first_not_of(kSpaces), text.size());
+  text.remove_prefix(begin);
+  return text.substr(0, text.find_last_not_of(kSpaces) + 1);
+}
+
 // None: the template changed the document, so that it is not found.
 std::optional<Around> around(const std::vector<RenderedSpan>& spans, std::string_view document) {
   for (size_t i = spans.size(); i-- > 0;) {
@@ -78,7 +86,8 @@ Expected<Ids> judge(const ValidationContext& context,
   SLUICE_TRY_VOID(encode_spans(tokenizer, spans, ids));
   const auto most = static_cast<size_t>(rules.most);
   if (ids.size() <= most) return ids;
-  const std::optional<Around> rest = around(spans, document);
+  std::optional<Around> rest = around(spans, document);
+  if (!rest) rest = around(spans, without_outer_space(document));  // a template may have cut it
   if (!rest) return too_long(rules, ids.size(), ids.size());
   Ids head;
   SLUICE_TRY_VOID(encode_spans(tokenizer, rest->head, head));

@@ -59,6 +59,7 @@ void encode(const PoolingInfo& from, worker::v1::PoolingInfo& to) {
                labels,
                label_tokens,
                is_qwen3_reranker,
+               begins_answer,
                prompts,
                default_prompt,
                comparison] = from;
@@ -75,6 +76,7 @@ void encode(const PoolingInfo& from, worker::v1::PoolingInfo& to) {
   for (const std::string& label : labels) to.add_labels(label);
   to.mutable_label_tokens()->Add(label_tokens.begin(), label_tokens.end());
   to.set_is_qwen3_reranker(is_qwen3_reranker);
+  to.set_begins_answer(begins_answer);
   for (const NamedPrompt& prompt : prompts) {
     worker::v1::NamedPrompt& added = *to.add_prompts();
     added.set_name(prompt.name);
@@ -102,6 +104,7 @@ Expected<PoolingInfo> decode(const worker::v1::PoolingInfo& from) {
          labels,
          label_tokens,
          is_qwen3_reranker,
+         begins_answer,
          prompts,
          default_prompt,
          comparison] = to;
@@ -123,6 +126,7 @@ Expected<PoolingInfo> decode(const worker::v1::PoolingInfo& from) {
   labels.assign(from.labels().begin(), from.labels().end());
   label_tokens.assign(from.label_tokens().begin(), from.label_tokens().end());
   is_qwen3_reranker = from.is_qwen3_reranker();
+  begins_answer = from.begins_answer();
   for (const worker::v1::NamedPrompt& prompt : from.prompts()) {
     prompts.push_back({.name = prompt.name(), .text = prompt.text()});
   }

@@ -179,6 +179,41 @@ TEST_F(Judges, TheModuleNamesTheTokens) {
   EXPECT_NE(error().find("true_token_id"), std::string::npos) << error();
   write("1_LogitScore/config.json", R"({"true_token_id":7})");
   EXPECT_EQ(tokens_of(R"({"classifier_from_token":["<s>"]})"), Ids{258}) << "the flag's";
+  const auto options = [this](const std::string& text) {
+    write("sentence_bert_config.json", R"({"processing_kwargs":{"chat_template":)" + text + "}}");
+  };
+  EXPECT_FALSE(info().begins_answer);
+  options(R"({"add_generation_prompt":true})");
+  EXPECT_TRUE(info().begins_answer);
+  options(R"({"add_generation_prompt":false})");
+  EXPECT_FALSE(info().begins_answer);
+  options(R"({"enable_thinking":false})");
+  EXPECT_NE(error().find("enable_thinking"), std::string::npos) << error();
+}
+
+// Logits of an embedding's rows would be scores that nothing was trained for.
+TEST_F(Judges, AModelWithoutAnOutputLayerHasNoTokensForScores) {
+  model_.lacks_output = true;
+  EXPECT_NE(error_of(R"({"classifier_from_token":["<s>"]})").find("nor an output layer"),
+            std::string::npos)
+      << error();
+}
+
+// NVIDIA's models divide scores by a temperature, also where modules say how they pool.
+TEST_F(PoolingFiles, KeysOfOneFamilyAreItsOwn) {
+  model_.num_labels = 1;
+  write("modules.json",
+        R"([{"type":"a.Transformer","path":""},{"type":"a.Pooling","path":"1_Pooling"}])");
+  write("1_Pooling/config.json", R"({"pooling_mode":"mean"})");
+  write("config.json",
+        R"({"architectures":["AForSequenceClassification"],"pooling":"avg","temperature":0.5})");
+  EXPECT_EQ(error(), "");
+  architecture_ = "llama_bidirec";
+  EXPECT_NE(error().find("temperature"), std::string::npos) << error();
+  architecture_ = "bert-like";
+  write("config.json", R"({"pooling":"average"})");
+  std::filesystem::remove(folder_.at("modules.json"));
+  EXPECT_EQ(error(), "");
 }
 
 TEST_F(Classifiers, LabelsHaveTheirNames) {
@@ -218,6 +253,8 @@ TEST_F(PoolingFiles, TheLengthIsTheLowerOne) {
   write("sentence_bert_config.json", R"({"max_seq_length":32})");
   EXPECT_EQ(info().max_tokens, 32);
   write("sentence_bert_config.json", R"({"max_seq_length":4096})");
+  EXPECT_EQ(info().max_tokens, 64);
+  write("sentence_bert_config.json", R"({"max_seq_length":4294967296})");
   EXPECT_EQ(info().max_tokens, 64);
   write("sentence_bert_config.json", R"({"max_seq_length":0})");
   EXPECT_NE(error().find("max_seq_length"), std::string::npos) << error();

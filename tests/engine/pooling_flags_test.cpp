@@ -6,6 +6,7 @@
 #include <memory>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
 #include "engine/core/config.h"
@@ -98,6 +99,20 @@ TEST(CausalFlags, OtherValuesAndFamiliesAreRefused) {
     const auto refused = create_engine(config);
     ASSERT_FALSE(refused) << name << flag;
     EXPECT_NE(refused.error().message.find(part), std::string::npos) << refused.error().message;
+  }
+}
+
+// The layer for scores of these encoders follows another, which the model has only as its class.
+TEST(Encoders, ScoresThatTheirClassDoesNotHaveAreRefused) {
+  for (const auto& [name, type] : {std::pair("bert-rerank", "BertModel"),
+                                   std::pair("xlm-roberta-rerank", "XLMRobertaModel")}) {
+    const testing::TemporaryFolder copy;
+    Config config = edited(copy, name, {{"architectures", {type}}});
+    config.hf_overrides = R"({"architectures":["AForSequenceClassification"]})";
+    const auto refused = create_engine(config);
+    ASSERT_FALSE(refused) << name;
+    EXPECT_NE(refused.error().message.find("no layer for scores"), std::string::npos)
+        << refused.error().message;
   }
 }
 

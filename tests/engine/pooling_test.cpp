@@ -260,6 +260,11 @@ TEST(PooledEngine, Qwen3RerankerIsKnownByMoreThanItsFamily) {
   config = config_of("qwen3-rerank");
   config.model += ".gguf";
   EXPECT_TRUE(is_known());
+  config.hf_overrides = R"({"default_prompt_name":"sea"})";
+  const auto refused = create_engine(config);
+  ASSERT_FALSE(refused);
+  EXPECT_NE(refused.error().message.find("the model has none"), std::string::npos)
+      << refused.error().message;
 }
 
 TEST(PooledEngine, ThePromptOfACrossEncoderIsAnInstruction) {

@@ -388,7 +388,8 @@ class JudgedPairs : public PooledRefusals {
     };
     engine_.editable_model().chat_template =
         "{% for m in messages %}{% if m.role == 'system' %}S: {{ m.content }}. {% endif %}"
-        "{% endfor %}Q: " + turn("query") + "<|im_start|>D: " + turn("document") + "<|im_end|>?";
+        "{% endfor %}Q: " + turn("query") + "<|im_start|>D: " + turn("document") +
+        "<|im_end|>?{% if add_generation_prompt %}A{% endif %}";
     server_.reset();
   }
 
@@ -412,6 +413,10 @@ TEST_F(JudgedPairs, TheConversationIsTheModelsOwn) {
   server_.reset();
   EXPECT_EQ(prompt(), "S: judge. Q: q<|im_end|><|im_start|>D: doc<|im_end|>?");
   info().default_prompt.clear();
+  info().begins_answer = true;
+  server_.reset();
+  EXPECT_EQ(prompt(), "Q: q<|im_end|><|im_start|>D: doc<|im_end|>?A");
+  info().begins_answer = false;
   server_.reset();
   const std::string document = "a" + std::string(100, 'x') + "z";
   const Json cut = {{"documents", document}, {"truncate_prompt_tokens", -1}};
@@ -423,6 +428,9 @@ TEST_F(JudgedPairs, TheConversationIsTheModelsOwn) {
                                    {"truncation_side", "left"}});
   EXPECT_TRUE(left.ends_with("xxz<|im_end|>?")) << left;
   EXPECT_NE(left.find("D: xxx"), std::string::npos) << left;
+  take_template("content | trim");
+  EXPECT_TRUE(prompt({{"documents", document + "\n"}, {"truncate_prompt_tokens", -1}})
+                  .ends_with("xxx<|im_end|>?"));
 }
 
 // Without one, a model is asked as Qwen3-Reranker if it is that one. The template of chats shows
@@ -438,7 +446,11 @@ TEST_F(JudgedPairs, ModelsThatDoNotSayHowTheyAreAskedAreRefused) {
   info().is_qwen3_reranker = true;
   info().max_tokens = 512;
   server_.reset();
-  EXPECT_NE(prompt().find("<Query>: q"), std::string::npos);
+  EXPECT_NE(prompt().find("answer the query\n<Query>: q"), std::string::npos);
+  info().default_prompt = "judge";
+  server_.reset();
+  EXPECT_NE(prompt().find("<Instruct>: judge\n<Query>: q"), std::string::npos);
+  info().default_prompt.clear();
   take_template("content");
   EXPECT_EQ(prompt(), "Q: q<|im_end|><|im_start|>D: doc<|im_end|>?") << "the files' own";
 }

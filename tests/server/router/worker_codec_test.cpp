@@ -251,6 +251,7 @@ TEST(WorkerCodec, AModelComesBackWhole) {
                               .labels = {"a", "b"},
                               .label_tokens = {4, 5},
                               .is_qwen3_reranker = true,
+                              .begins_answer = true,
                               .prompts = {{.name = "query", .text = "q: "}},
                               .default_prompt = "p: ",
                               .comparison = {.query = {"a", 1, 2, {3}},
