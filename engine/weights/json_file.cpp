@@ -18,24 +18,6 @@ tl::unexpected<Error> wrong_in_file(const std::string& file,
                     file + ": " + field + ": found " + found + ", expected " + expected);
 }
 
-bool is_deeper_json(std::string_view text, int levels) {
-  int level = 0;
-  bool is_string = false;
-  for (size_t at = 0; at < text.size(); ++at) {
-    const char c = text[at];
-    if (is_string && c == '\\') {
-      ++at;
-    } else if (c == '"') {
-      is_string = !is_string;
-    } else if (!is_string && (c == '{' || c == '[')) {
-      if (++level > levels) return true;
-    } else if (!is_string && (c == '}' || c == ']')) {
-      --level;
-    }
-  }
-  return false;
-}
-
 Expected<nlohmann::json> read_json_file(const std::string& path) {
   using Json = nlohmann::json;
   std::error_code error;

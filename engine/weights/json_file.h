@@ -5,7 +5,6 @@
 #include <cstddef>
 #include <nlohmann/json_fwd.hpp>
 #include <string>
-#include <string_view>
 
 #include "engine/core/status.h"
 
@@ -13,10 +12,6 @@ namespace sluice {
 
 // The most bytes of a configuration's file; one that names the scheme of each matrix has megabytes.
 inline constexpr size_t kMaxConfigBytes = size_t{64} << 20;
-
-// Whether values lie inside more than `levels` others. The parser's own callback would look at all
-// members of an object again after each.
-bool is_deeper_json(std::string_view text, int levels);
 
 // Parses a file of at most kMaxConfigBytes and few levels; null: there is no such file.
 Expected<nlohmann::json> read_json_file(const std::string& path);

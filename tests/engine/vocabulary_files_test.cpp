@@ -115,6 +115,16 @@ TEST_F(ChangedVocabulary, FlagsOfAnotherTypeAreRefused) {
 }
 
 // A directory's tokenizer.json counts before its older files.
+// Copies and texts of values are made by recursion.
+TEST_F(ChangedVocabulary, ValuesThatAreNestedDeeplyAreRefused) {
+  const std::string deep = std::string(200000, '[') + std::string(200000, ']');
+  for (const char* file : {"added_tokens.json", "tokenizer_config.json"}) {
+    write(file, R"({"x":)" + deep + "}");
+    EXPECT_NE(refusal().find("nested too deep"), std::string::npos) << file << refusal();
+    std::filesystem::remove(folder_.at(file));
+  }
+}
+
 TEST_F(ChangedVocabulary, ATokenizerJsonIsReadInstead) {
   std::filesystem::copy_file(golden_folder() + "/tokenizer/json/qwen.json",
                              folder_.at("tokenizer.json"));

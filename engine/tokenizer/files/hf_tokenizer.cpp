@@ -33,6 +33,7 @@ constexpr double kUnknownPenalty = 10;  // below the lowest score
 
 Expected<Json> parse_file(std::string_view text, std::string_view name) {
   if (text.empty()) return Json::object();
+  if (is_deeper_json(text, kMaxFileLevels)) return json_error(name, "values are nested too deep");
   Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
   if (json.is_discarded() || !json.is_object()) {
     return make_error(ErrorCode::kDataLoss, std::string(name) + ": it is no JSON object");

@@ -19,6 +19,12 @@ namespace sluice {
 
 // The deepest nesting of sequences.
 inline constexpr int kMaxJsonLevels = 16;
+// That of values in a file, in which a sequence takes two.
+inline constexpr int kMaxFileLevels = 64;
+
+// Whether values lie inside more than `levels` others: copies and texts of such values are made by
+// recursion. The parser's own callback would look at all members of an object again after each.
+bool is_deeper_json(std::string_view text, int levels);
 
 // Reads a field of an object, which `where` names. Missing or null: the fallback.
 Expected<std::string> json_string(const nlohmann::json& object,

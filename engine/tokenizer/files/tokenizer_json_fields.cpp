@@ -89,6 +89,24 @@ std::optional<int64_t> json_whole_number(const Json& value) {
   return static_cast<int64_t>(number);
 }
 
+bool is_deeper_json(std::string_view text, int levels) {
+  int level = 0;
+  bool is_string = false;
+  for (size_t at = 0; at < text.size(); ++at) {
+    const char c = text[at];
+    if (is_string && c == '\\') {
+      ++at;
+    } else if (c == '"') {
+      is_string = !is_string;
+    } else if (!is_string && (c == '{' || c == '[')) {
+      if (++level > levels) return true;
+    } else if (!is_string && (c == '}' || c == ']')) {
+      --level;
+    }
+  }
+  return false;
+}
+
 std::string json_without_nan(std::string_view text, std::string_view file) {
   constexpr size_t kMaxShown = 60;  // characters of a key in a warning
   std::string result;

@@ -42,6 +42,7 @@ struct Options {
 
 Expected<Json> parse_object(const std::string& text, const char* file) {
   if (text.empty()) return Json::object();
+  if (is_deeper_json(text, kMaxFileLevels)) return json_error(file, "values are nested too deep");
   Json json = Json::parse(json_without_nan(text, file), nullptr, /*allow_exceptions=*/false);
   if (!json.is_object()) return json_error(file, "it is no JSON object");
   return json;
