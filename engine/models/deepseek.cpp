@@ -146,7 +146,8 @@ void add_unsaid_groups(const Checkpoint& checkpoint, ModelConfig& config) {
   if (checkpoint.metadata().has("expert_group_count")) return;
   for (const UnsaidGroups& model : kUnsaidGroups) {
     if (model.layers != config.num_layers || model.experts != config.moe.num_experts ||
-        model.vocabulary != config.vocab_size) {
+        model.vocabulary != config.vocab_size ||
+        model.experts / model.groups * model.chosen < config.moe.top_k) {
       continue;
     }
     config.moe.router.num_groups = model.groups;

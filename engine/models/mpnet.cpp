@@ -42,6 +42,11 @@ constexpr TensorName kMpnetNames[] = {
 };
 
 Expected<void> configure_mpnet(const Checkpoint& checkpoint, ModelConfig& config) {
+  constexpr int32_t kMostPositions = 1 << 14;  // each layer has a bias for each place
+  if (config.context_len > kMostPositions) {
+    return checkpoint.metadata().wrong(
+        "context_length", std::to_string(config.context_len), "at most 16384");
+  }
   config.num_positions = config.context_len;
   for (LayerConfig& layer : config.layers) layer.rope = -1;
   config.ropes.clear();
