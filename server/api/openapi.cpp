@@ -209,6 +209,8 @@ void write_component_schemas(JsonWriter& json,
           R"("properties":{"token_ids":{"type":"array","items":{"type":"integer","minimum":0}}}})");
   json.key("RenderedPrompts")
       .raw(R"({"type":"array","items":{"$ref":"#/components/schemas/RenderedPrompt"}})");
+  json.key("Texts").raw(R"({"type":"array","items":{"type":"string"}})");
+  json.key("ObjectOrList").raw(R"({"type":["object","array"]})");  // TEI's answers are lists
   json.key("EmbeddingsRequest");
   write_request_schema(json, Endpoint::kEmbeddings, config, defaults);
   json.key("RerankRequest");
@@ -271,7 +273,7 @@ constexpr Body kBodies[] = {
     {"/pooling", "EmbeddingsRequest", "", false},
     {"/v1/rerank", "RerankRequest", "", false},
     {"/v2/rerank", "RerankRequest", "", false},
-    {"/rerank", "RerankRequest", "", false},
+    {"/rerank", "RerankRequest", "ObjectOrList", false},
     {"/reranking", "RerankRequest", "", false},
     {"/v1/reranking", "RerankRequest", "", false},
     {"/v1/score", "ScoreRequest", "", false},
@@ -279,14 +281,14 @@ constexpr Body kBodies[] = {
     {"/classify", "ClassifyRequest", "", false},
     {"/v2/embed", "CohereEmbedRequest", "", false},
     {"/v1/embed", "CohereEmbedRequest", "", false},
-    {"/", "TeiAnyRequest", "", false},
-    {"/embed", "TeiRequest", "", false},
-    {"/embed_all", "TeiRequest", "", false},
-    {"/similarity", "TeiRequest", "", false},
-    {"/predict", "TeiRequest", "", false},
-    {"/tokenize", "TokenizeRequest", "", false},
+    {"/", "TeiAnyRequest", "ObjectOrList", false},
+    {"/embed", "TeiRequest", "ObjectOrList", false},
+    {"/embed_all", "TeiRequest", "ObjectOrList", false},
+    {"/similarity", "TeiRequest", "ObjectOrList", false},
+    {"/predict", "TeiRequest", "ObjectOrList", false},
+    {"/tokenize", "TokenizeRequest", "ObjectOrList", false},
     {"/detokenize", "DetokenizeRequest", "", false},
-    {"/decode", "TeiDecodeRequest", "", false},
+    {"/decode", "TeiDecodeRequest", "Texts", false},
 };
 
 void write_reference(JsonWriter& json, std::string_view schema) {
