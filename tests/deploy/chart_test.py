@@ -301,8 +301,16 @@ class Values(ChartTest):
                              (str(stages), str(shares)))
             self.assertEqual(data["SLUICE_MODEL"] == default["SLUICE_MODEL"], shares == 1)
             self.assertEqual(data["SLUICE_REVISION"] == default["SLUICE_REVISION"], shares == 1)
-        with self.assertRaisesRegex(Exception, "stages: "):
-            self.render({"topology": "ranks", "ranks": 2, "stages": 4})
+        for wrong in ({"ranks": 2, "stages": 4}, {"stages": 2, "device": "cuda"}):
+            with self.assertRaisesRegex(Exception, "stages: "):
+                self.render({"topology": "ranks"} | wrong)
+
+    def test_the_ranks_of_a_later_stage_reach_each_other(self):
+        def peers(stages):
+            spec = self.render({"topology": "ranks", "ranks": 4, "stages": stages})["NetworkPolicy sluice-rank"]["spec"]
+            return [rule for way, end in (("ingress", "from"), ("egress", "to")) for rule in spec[way]
+                    if end in rule and "rank" in str(rule[end]) and {"protocol": "TCP", "port": 29501} in rule["ports"]]
+        self.assertEqual([len(peers(stages)) for stages in (1, 2, 4)], [0, 2, 0])
 
     def test_secrets_accounts_and_patches(self):
         made = self.render(VALUES["own secrets and names"], "other")

@@ -17,7 +17,7 @@
 {{- define "sluice.settings" -}}
 {{- $given := deepCopy .Values.settings -}}
 {{- $pin := (fromYaml (.Files.Get "base/server/kustomization.yaml")).configMapGenerator | first -}}
-{{- $shares := and (eq .Values.topology "ranks") (lt (int .Values.stages) (int .Values.ranks)) -}}
+{{- $shares := and (eq .Values.topology "ranks") (lt (int (.Values.stages | default 1)) (int .Values.ranks)) -}}
 {{- if and $shares (has (printf "SLUICE_MODEL=%s" $given.SLUICE_MODEL) $pin.literals) -}}
   {{- $overlay := (fromYaml (.Files.Get "overlays/ranks/kustomization.yaml")).configMapGenerator | first -}}
   {{- range $overlay.literals -}}
