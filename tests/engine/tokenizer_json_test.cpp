@@ -176,8 +176,8 @@ TEST(TokenizerJson, UnigramVocabulariesGiveTheSameIds) {
   }
 }
 
-// tokenizers splits XLM-R's texts at U+0085, although the vocabulary has it as a piece.
-TEST(TokenizerJson, ANextLineIsASpaceOfAUnigramVocabulary) {
+// tokenizers splits XLM-R's texts at White_Space, although the vocabulary has U+0085 as a piece.
+TEST(TokenizerJson, AllWhiteSpaceIsSpaceOfAUnigramVocabulary) {
   Vocabulary vocabulary = spaced_vocabulary("t5", true);
   vocabulary.remove_extra_whitespaces = true;
   vocabulary.tokens.emplace_back("\u0085");
@@ -188,8 +188,10 @@ TEST(TokenizerJson, ANextLineIsASpaceOfAUnigramVocabulary) {
   const auto other = read_back(vocabulary);
   ASSERT_NE(other, nullptr);
   for (const Tokenizer* const each : {own->get(), other.get()}) {
-    EXPECT_EQ(encode(*each, "a\u0085b \u0085c", SpecialText::kText),
-              encode(*each, "a b c", SpecialText::kText));
+    for (const char* text : {"a\u0085b \u0085c", "a\u00A0b\u2003\tc", "a b\u3000c"}) {
+      EXPECT_EQ(encode(*each, text, SpecialText::kText), encode(*each, "a b c", SpecialText::kText))
+          << text;
+    }
   }
 }
 

@@ -94,7 +94,7 @@ TEST_F(PooledRefusals, LengthsThatFilesDoNotAskFor) {
   const Json body = {{"input", "ab"}};
   const auto forces = [&](const char* path, const Json& asked) {
     ok(path, asked);
-    const PoolingParams& params = *engine_.submitted().back().pooling;
+    const PoolingParams params = *engine_.submitted().back().pooling;
     return params.forces_scale && params.activates;
   };
   EXPECT_FALSE(forces(kPath, body));

@@ -11,9 +11,10 @@
 
 namespace sluice {
 
-// Spaces of which "t5" makes one where it removes extra ones. tokenizers splits XLM-R's texts at
-// White_Space, of which their normalization leaves U+0085 alone; it is a piece of XLM-R, too.
-inline constexpr std::string_view kUnigramSpaces = "[ \u0085]+";
+// Spaces of which "t5" makes one where it removes extra ones: White_Space, at which tokenizers
+// splits XLM-R's texts. Their normalization leaves some of it alone, such as U+0085, a piece of
+// XLM-R.
+inline constexpr std::string_view kUnigramSpaces = R"(\s+)";
 
 // For "gpt2".
 Expected<std::unique_ptr<Tokenizer>> create_byte_bpe_tokenizer(Vocabulary vocabulary);
