@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Any bytes as tokenizer.json and the files beside it, or as tiktoken.model: refused, or a
-// tokenizer that gives ids of its vocabulary. Texts that do not begin with '{' are pieces to put
-// into a sound tokenizer.json; the other files follow lines of "---". What follows a zero byte in a
-// tiktoken.model is tokenizer_config.json, and the tokenizer.json that both become is read too.
+// Any bytes as tokenizer.json and files beside it, as tiktoken.model, or as the files of classes
+// without a tokenizer.json: refused, or a tokenizer that gives ids of its vocabulary. Texts that do
+// not begin with '{' are pieces to put into a sound tokenizer.json; the other files follow lines of
+// "---". What follows a zero byte in a tiktoken.model is tokenizer_config.json, and the
+// tokenizer.json that both become is read too.
 #include <algorithm>
 #include <cstdint>
 #include <string>
@@ -13,6 +14,7 @@
 #include "engine/tokenizer/detokenizer.h"
 #include "engine/tokenizer/files/hf_tokenizer.h"
 #include "engine/tokenizer/files/tiktoken.h"
+#include "engine/tokenizer/files/vocabulary_files.h"
 #include "tests/fuzz/target.h"
 
 namespace sluice {
@@ -99,5 +101,30 @@ static int one_vocabulary(const uint8_t* data, size_t size) {
   return 0;
 }
 
+// The files in the order of VocabularyFiles, with "---" between them.
+static int vocabulary_files(const uint8_t* data, size_t size) {
+  std::string_view text(reinterpret_cast<const char*>(data), size);
+  sluice::VocabularyFiles files;
+  for (std::string* const file : {&files.words,
+                                  &files.tokens,
+                                  &files.merges,
+                                  &files.tokenizer_config,
+                                  &files.config,
+                                  &files.special_tokens_map,
+                                  &files.added_tokens}) {
+    *file = sluice::take_file(text);
+  }
+  const auto json = sluice::vocabulary_as_json(files);
+  if (!json) {
+    CHECK(!json.error().message.empty());
+  } else if (!json->empty()) {
+    sluice::check({.tokenizer_json = *json,
+                   .tokenizer_config = files.tokenizer_config,
+                   .config = files.config});
+  }
+  return 0;
+}
+
 const sluice::fuzz::Target tokenizer_json_target("tokenizer_json_fuzz", tokenizer_json_input);
 const sluice::fuzz::Target vocabularies("tiktoken_fuzz", one_vocabulary);
+const sluice::fuzz::Target words_and_merges("vocabulary_files_fuzz", vocabulary_files);
