@@ -14,12 +14,15 @@
 #include <optional>
 #include <span>
 #include <thread>
+#include <type_traits>
 #include <utility>
 #include <vector>
 
+#include "engine/core/hex.h"
 #include "engine/core/log.h"
 #include "engine/parallel/group_values.h"
 #include "engine/parallel/rank_group.h"
+#include "kernels/device_memory.h"
 
 namespace sluice {
 namespace {
@@ -278,18 +281,38 @@ std::string NcclNode::missing(std::span<const Place> places, Place last) {
 struct Facts {
   int32_t version = 0;
   std::array<char, 128> device = {};
+  kernels::DeviceId id = {};
+  int32_t may_share = 0;  // whether NCCL lets this rank share its GPU
 
   [[nodiscard]] std::string name() const { return {device.data(), strnlen(device.data(), 128)}; }
 };
+
+static_assert(std::has_unique_object_representations_v<Facts>);
+
+// Tells whether NCCL lets this process share its GPU; it reads the variable like this.
+bool may_share_gpu() {
+  const char* const value = std::getenv("NCCL_MULTI_RANK_GPU_ENABLE");
+  return value != nullptr && std::strtoll(value, nullptr, 0) != 0;
+}
+
+// Returns what nvidia-smi -L prints after "GPU-".
+std::string uuid_text(const kernels::DeviceId& id) {
+  std::array<uint8_t, sizeof(id)> bytes;
+  std::memcpy(bytes.data(), id.data(), sizeof(id));
+  std::string text = to_hex(bytes);
+  for (const size_t at : {20, 16, 12, 8}) text.insert(at, "-");
+  return text;
+}
 
 std::string version_text(int32_t version) {
   return std::to_string(version / 10000) + "." + std::to_string(version / 100 % 100) + "." +
          std::to_string(version % 100);
 }
 
-// Rank 0 hears what the others have; a difference fails the group.
+// Rank 0 hears what the others have; a difference fails the group, and a GPU that two have.
 Expected<void> compare_facts(RankGroup& group, const Facts& own) {
   if (group.rank() != 0) return send_value(group, 0, own);
+  std::vector<Facts> all = {own};
   for (int32_t other = 1; other < group.size(); ++other) {
     SLUICE_TRY(const Facts found, receive_value<Facts>(group, other));
     const auto differs = [&](const std::string& what, const std::string& a, const std::string& b) {
@@ -300,6 +323,16 @@ Expected<void> compare_facts(RankGroup& group, const Facts& own) {
       return differs("NCCL ", version_text(found.version), version_text(own.version));
     }
     if (found.name() != own.name()) return differs("", found.name(), own.name());
+    const auto same = std::ranges::find(all, found.id, &Facts::id);
+    if (same != all.end() && (same->may_share == 0 || found.may_share == 0)) {
+      const auto rank = static_cast<int32_t>(same - all.begin());
+      group.fail(group.name(other) + ": found GPU " + uuid_text(found.id) + ", which " +
+                 (rank == 0 ? "rank 0" : group.name(rank)) +
+                 " has: CUDA_VISIBLE_DEVICES tells each process of a machine its GPU "
+                 "(NCCL_MULTI_RANK_GPU_ENABLE=1 on all lets them share one)");
+      return group_error(group);
+    }
+    all.push_back(found);
   }
   return {};
 }
@@ -329,6 +362,8 @@ Expected<std::unique_ptr<Communicator>> connect_node(const NcclLibrary& library,
     group.fail(name_of(group) + ": NCCL has no version: " + library.error_string(asked));
   }
   std::ranges::copy(own.name.substr(0, facts.device.size()), facts.device.begin());
+  facts.id = own.memory->id();
+  facts.may_share = may_share_gpu() ? 1 : 0;
   SLUICE_TRY_VOID(compare_facts(group, facts));
   SLUICE_TRY(const kernels::NcclId id, share_id(library, group));
   auto comm = std::make_unique<SharedComm>(library);

@@ -26,8 +26,8 @@ struct NcclNodeOptions {
 void prepare_nccl_environment();
 
 // Returns how to connect, which fails on all ranks alike, and names the rank that has not come or
-// has another version of NCCL, or a GPU of another name. kUnavailable names the missing library or
-// function.
+// has another version of NCCL, a GPU of another name, or another rank's GPU, unless all ranks have
+// NCCL_MULTI_RANK_GPU_ENABLE=1. kUnavailable names the missing library or function.
 //
 // NCCL notices no peer that is gone: the group does, and a thread of each rank then aborts what is
 // on its stream; an error that NCCL's own threads find, polled ten times a second, fails the group.

@@ -19,6 +19,7 @@
 #include <vector>
 
 #include "tests/engine/rank_group_rig.h"
+#include "tests/support/fake_nccl.h"
 #include "tests/support/fake_nccl_nodes.h"
 
 namespace sluice {
@@ -44,17 +45,22 @@ void set_faults(const FakeNodeFaults& faults) {
 struct End {
   std::vector<std::byte> part = std::vector<std::byte>(kPart);
   std::vector<std::byte> received;
+  std::unique_ptr<testing::FakeNcclDevice> memory = {};
   std::unique_ptr<Communicator> rank = {};
   std::string error = {};
 };
 
 End connect(RankGroup& group,
             const NcclNodeOptions& options = {.library = SLUICE_FAKE_NCCL_NODES, .within = kLong},
-            std::string device = "cuda:a") {
+            std::string device = "cuda:a",
+            int32_t gpu = -1) {
   const auto open = open_nccl_node(options);
   CHECK(open.has_value());
   End end = {.received = std::vector<std::byte>(static_cast<size_t>(group.size()) * kPart)};
-  auto made = (*open)(group, {.received = end.received, .name = std::move(device)});
+  const kernels::DeviceId id = {static_cast<std::byte>(gpu < 0 ? group.rank() : gpu)};
+  end.memory = std::make_unique<testing::FakeNcclDevice>(id);
+  auto made = (*open)(
+      group, {.received = end.received, .name = std::move(device), .memory = end.memory.get()});
   if (made) {
     end.rank = std::move(*made);
   } else {
@@ -247,10 +253,11 @@ TEST(NcclNode, ARankThatDoesNotBeginIsNamedAfterTheTime) {
     RankGroup& group = *groups[static_cast<size_t>(rank)];
     if (rank == 2) {
       // It says what it has, and takes the id, but joins no group.
-      std::array<std::byte, 132> facts{};
+      std::array<std::byte, 152> facts{};
       const int32_t version = 23007;
       std::memcpy(facts.data(), &version, sizeof(version));
       std::memcpy(facts.data() + sizeof(version), "cuda:a", 6);
+      facts[132] = std::byte{2};  // of its GPU's UUID
       EXPECT_TRUE(group.send(0, facts));
       kernels::NcclId id;
       EXPECT_TRUE(group.receive(0, std::as_writable_bytes(std::span(&id, 1))));
@@ -274,6 +281,39 @@ TEST(NcclNode, WhatNcclRefusesToMakeIsSaidByAll) {
 TEST(NcclNode, OtherVersionsAndOtherDevicesAreRefusedByName) {
   expect_unconnected(2, {.versions = 1}, {"cuda:a"}, ": found NCCL 2.30.");
   expect_unconnected(3, {}, {"cuda:a", "cuda:a", "cuda:b"}, ": found cuda:b, rank 0 has cuda:a");
+}
+
+// Ranks 0 and 1 have GPUs of their own, and rank 2 has rank 1's: NCCL would refuse it with no name.
+TEST(NcclNode, AGpuOfTwoRanksIsRefusedByNameUnlessAllMayShare) {
+  constexpr const char* kMayShare = "NCCL_MULTI_RANK_GPU_ENABLE";
+  const auto run = [&](bool is_refused) {
+    set_faults({});
+    auto groups = group_of(3);
+    on_each(3, [&](int32_t rank) {
+      const End own =
+          connect(*groups[static_cast<size_t>(rank)], kQuick, "cuda:a", std::min(rank, 1));
+      if (!is_refused) {
+        EXPECT_NE(own.rank, nullptr) << own.error;
+        return;
+      }
+      EXPECT_EQ(own.rank, nullptr);
+      for (const char* const words :
+           {"rank 2 at 127.0.0.1:",
+            ": found GPU 01000000-0000-0000-0000-000000000000, which rank "
+            "1 at 127.0.0.1:",
+            "CUDA_VISIBLE_DEVICES",
+            "NCCL_MULTI_RANK_GPU_ENABLE=1"}) {
+        EXPECT_NE(own.error.find(words), std::string::npos) << own.error;
+      }
+    });
+  };
+  unsetenv(kMayShare);
+  run(true);
+  setenv(kMayShare, "0", 1);
+  run(true);
+  setenv(kMayShare, "1", 1);
+  run(false);
+  unsetenv(kMayShare);
 }
 
 TEST(NcclNode, AMissingLibraryIsNamed) {

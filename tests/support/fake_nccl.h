@@ -43,6 +43,8 @@ inline void set_fake_nccl(const std::string& library, const FakeNcclBehavior& be
 
 class FakeNcclDevice final : public kernels::DeviceMemory {
  public:
+  explicit FakeNcclDevice(const kernels::DeviceId& id = {}) : id_(id) {}
+
   void enter() const override {}
 
   Expected<std::byte*> allocate(int64_t bytes,
@@ -93,7 +95,7 @@ class FakeNcclDevice final : public kernels::DeviceMemory {
     return make_error(ErrorCode::kUnsupported, "a device without recordings");
   }
 
-  [[nodiscard]] kernels::DeviceId id() const override { return {}; }
+  [[nodiscard]] kernels::DeviceId id() const override { return id_; }
 
   [[nodiscard]] bool reaches(const kernels::DeviceId&) const override { return false; }
 
@@ -162,6 +164,8 @@ class FakeNcclDevice final : public kernels::DeviceMemory {
    private:
     mutable FakeNcclStream stream_;
   };
+
+  const kernels::DeviceId id_;
 };
 
 }  // namespace sluice::testing

@@ -79,7 +79,7 @@ inline void run_node_process() {
   FaultNumbers numbers{};
   std::ifstream in(std::string(folder) + "/faults");
   for (int32_t& number : numbers) in >> number;
-  simt::set_device_options({.first_runs_at_once = config.node_rank > 0});
+  simt::set_device_options({.first_runs_at_once = config.node_rank > 0, .gpu = config.node_rank});
   use_fake_nodes(std::bit_cast<FakeNodeFaults>(numbers));
   std::string why;
   if (config.node_rank == 0) {

@@ -114,7 +114,7 @@ struct ShimHandle {
   }
 };
 
-constexpr std::byte kShimDevice{0x5d};  // all of its UUID
+constexpr std::byte kShimDevice{0x5d};  // all of its UUID but the last byte
 
 // Windows that all devices reach, open even while no work of their own device runs.
 std::mutex windows_mutex;
@@ -270,6 +270,7 @@ class ShimMemory final : public kernels::DeviceMemory {
   [[nodiscard]] kernels::DeviceId id() const override {
     kernels::DeviceId id;
     id.fill(kShimDevice);
+    id.back() = static_cast<std::byte>(options_.gpu);
     return id;
   }
 

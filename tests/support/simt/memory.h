@@ -52,6 +52,7 @@ struct DeviceOptions {
   const char* name = "shim";
   bool reaches_peers = true;        // whether devices write each other's windows
   bool first_runs_at_once = false;  // other processes' devices wait for it, and no thread does
+  int gpu = 0;                      // which of the machine's GPUs they are, for id()
 };
 
 void set_device_options(const DeviceOptions& options);
