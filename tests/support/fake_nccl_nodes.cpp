@@ -25,6 +25,7 @@
 #include <functional>
 #include <memory>
 #include <mutex>
+#include <span>
 #include <string>
 #include <thread>
 #include <utility>
@@ -101,6 +102,11 @@ class Place {
 
   // A gather that runs ends soon; one that has not begun will touch no memory.
   void abort() { is_aborted_ = true; }
+
+  // The bytes that a gather into `parts` writes.
+  [[nodiscard]] std::span<std::byte> received(void* parts, size_t bytes) const {
+    return {static_cast<std::byte*>(parts), index(size_) * bytes};
+  }
 
   // Runs on a stream.
   void gather(const std::byte* part, std::byte* parts, size_t bytes) {
@@ -275,7 +281,7 @@ int ncclAllGather(const void* part, void* parts, size_t count, int type, Comm* c
     place->gather(static_cast<const std::byte*>(part), static_cast<std::byte*>(parts), count);
   };
   if (const FakeEnqueue put = enqueue_of_all(); put != nullptr) {
-    put(static_cast<CUstream_st*>(stream), run);
+    put(static_cast<CUstream_st*>(stream), run, comm->place->received(parts, count));
     comm->is_beginning = comm->num_calls % 2 == 0;
     return comm->is_beginning ? kInProgress : kSuccess;
   }

@@ -4,8 +4,10 @@
 
 #include <dlfcn.h>
 
+#include <cstddef>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 
 #include "engine/core/status.h"
@@ -28,8 +30,8 @@ struct FakeNodeFaults {
   int32_t versions = 0;      // every question has another answer, whoever asks
 };
 
-// Puts work into a stream; see simt::enqueue().
-using FakeEnqueue = void (*)(CUstream_st*, std::function<void()>);
+// Puts work into a stream that writes these bytes; see simt::enqueue().
+using FakeEnqueue = void (*)(CUstream_st*, std::function<void()>, std::span<std::byte> written);
 
 // Without `enqueue` gathers run on threads of their own, and are done when NCCL says that they have
 // begun.

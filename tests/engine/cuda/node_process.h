@@ -17,7 +17,9 @@
 #include <csignal>
 #include <cstdlib>
 #include <fstream>
+#include <functional>
 #include <memory>
+#include <span>
 #include <sstream>
 #include <string>
 #include <thread>
@@ -33,6 +35,7 @@
 #include "tests/support/fake_nccl_nodes.h"
 #include "tests/support/node_group.h"
 #include "tests/support/simt/memory.h"
+#include "tests/support/simt/overlap.h"
 #include "tests/support/simt/simt.h"
 #include "tests/support/temporary_folder.h"
 
@@ -50,7 +53,14 @@ inline RankGroups node_groups(const Config& config) {
 }
 
 inline void use_fake_nodes(const FakeNodeFaults& faults) {
-  set_fake_nodes(SLUICE_FAKE_NCCL_NODES, faults, simt::enqueue);
+  const FakeEnqueue enqueue =
+      [](CUstream_st* stream, std::function<void()> work, std::span<std::byte> written) {
+        simt::enqueue(stream, [work = std::move(work), written] {
+          work();
+          simt::note_copied(written.data(), std::ssize(written));  // no later launch reads it early
+        });
+      };
+  set_fake_nodes(SLUICE_FAKE_NCCL_NODES, faults, enqueue);
 }
 
 using FaultNumbers = std::array<int32_t, sizeof(FakeNodeFaults) / sizeof(int32_t)>;

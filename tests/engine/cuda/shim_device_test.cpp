@@ -338,6 +338,27 @@ TEST(ShimQueueDeathTest, ALaunchThatOverlapsReadsWhatAQueueWroteBehindItsWait) {
       "a read before wait_for_launches");
 }
 
+// Such a device has a thread of its own, which runs one piece of work after the other.
+TEST(ShimQueueDeathTest, ALaunchThatOverlapsReadsEarlyOnADeviceThatRunsWorkAtOnce) {
+  const ShimOptions options({.first_runs_at_once = true});
+  const auto run = [](bool host_waits) {
+    auto device = kernels::Device::create({.type = DeviceType::kCuda, .threads = 1});
+    ASSERT_TRUE(device.has_value());
+    kernels::DeviceMemory& memory = (*device)->memory();
+    const auto buffer = kernels::DeviceBuffer::allocate(memory, 1, "test");
+    ASSERT_TRUE(buffer.has_value());
+    const std::byte byte{};
+    const std::byte* const p = buffer->data();
+    memory.upload(buffer->data(), &byte, 1);
+    if (host_waits) memory.wait();
+    const gpu::Stream stream = (*device)->context().stream;
+    gpu::launch(stream, {.threads = 1, .overlaps = true}, early_reader, p);
+    memory.wait();
+  };
+  run(true);
+  EXPECT_DEATH(run(false), "a read before wait_for_launches");
+}
+
 using CudaDeviceDeathTest = ::testing::Test;
 
 TEST(CudaDeviceDeathTest, TheHostCannotReadADevicesMemory) {

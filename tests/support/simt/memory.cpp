@@ -56,8 +56,7 @@ class Recorded final : public kernels::RecordedWork {
   void run() override {
     const std::scoped_lock lock(stream_->mutex);
     CHECK(!stream_->is_recording);
-    stream_->work.insert(stream_->work.end(), work_.begin(), work_.end());
-    stream_->added.notify_all();
+    for (const StreamWork& item : work_) stream_->add(item);
     ++num_replays;
   }
 
@@ -70,7 +69,7 @@ class Recorded final : public kernels::RecordedWork {
 int64_t end_of(CUstream_st& stream) {
   const std::scoped_lock lock(stream.mutex);
   CHECK(!stream.is_recording);
-  return stream.num_begun + static_cast<int64_t>(stream.work.size());
+  return stream.end();
 }
 
 // Takes the work before `end` from the stream.
@@ -89,8 +88,7 @@ std::vector<StreamWork> take_until(CUstream_st& stream, int64_t end) {
 void add_wait(CUstream_st& behind, std::function<void()> wait) {
   const std::scoped_lock lock(behind.mutex);
   CHECK(!behind.is_recording);
-  behind.work.push_back({.run = std::move(wait), .waits = true});
-  behind.added.notify_all();
+  behind.add({.run = std::move(wait), .waits = true});
 }
 
 // A loan's handle: a file of shared memory, by the process that has it open.
@@ -242,12 +240,14 @@ class ShimMemory final : public kernels::DeviceMemory {
   void run_until(int64_t end) {
     if (runs_at_once_) {
       std::unique_lock lock(stream_.mutex);
-      return done_.wait(lock, [&] { return num_done_ >= end; });
+      done_.wait(lock, [&] { return num_done_ >= end; });
+      stream_.waited = std::max(stream_.waited, end);
+      return;
     }
     const std::scoped_lock running(running_);
     const std::vector<StreamWork> work = take_until(stream_, end);
     if (!work.empty() && end_of(stream_) == end) ++num_drains;
-    run(work);
+    run(work, /*host_waited=*/true);
   }
 
   void begin_recording() override {
@@ -390,7 +390,7 @@ class ShimMemory final : public kernels::DeviceMemory {
 
     void run_until(int64_t end) {
       const std::scoped_lock running(memory.running_);
-      memory.run(take_until(stream, end));
+      memory.run(take_until(stream, end), /*host_waited=*/true);
     }
 
     ShimMemory& memory;
@@ -444,8 +444,7 @@ class ShimMemory final : public kernels::DeviceMemory {
 
   // A launch that overlaps may not rely on work of another stream that its own one waits for: CUDA
   // does not say that such a launch waits for more than its stream's launches (gpu.h).
-  void run(const std::vector<StreamWork>& work) {
-    bool host_waited = true;
+  void run(const std::vector<StreamWork>& work, bool host_waited) {
     for (auto at = work.begin(); at != work.end();) {
       const auto next =
           std::ranges::find(at, work.end(), at->waits ? false : true, &StreamWork::waits);
@@ -489,7 +488,8 @@ class ShimMemory final : public kernels::DeviceMemory {
         stream_.work.pop_front();
         ++stream_.num_begun;
       }
-      run(work);
+      if (work.front().host_waited) begin_launch(false);
+      run(work, /*host_waited=*/false);
       const std::scoped_lock lock(stream_.mutex);
       ++num_done_;
       done_.notify_all();

@@ -16,14 +16,17 @@
 #include <mutex>
 #include <set>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace sluice::simt {
 
 // `waits`: it waits for another stream and runs its work, but launches and copies nothing itself.
+// `host_waited`: a thread had waited for all in front of it when it was put in.
 struct StreamWork {
   std::function<void()> run;
   bool waits = false;
+  bool host_waited = false;
 };
 
 }  // namespace sluice::simt
@@ -31,11 +34,22 @@ struct StreamWork {
 // The pending work of a stream.
 struct CUstream_st {
   std::mutex mutex;
-  std::deque<sluice::simt::StreamWork> work;       // guarded by mutex
-  int64_t num_begun = 0;                           // work that has left `work`; guarded by mutex
-  std::vector<sluice::simt::StreamWork> recorded;  // guarded by mutex
-  bool is_recording = false;                       // work goes to `recorded`; guarded by mutex
-  std::condition_variable added;                   // signals additions to `work`
+
+  // Returns the position behind everything so far. Guarded by mutex, as is what follows.
+  [[nodiscard]] int64_t end() const { return num_begun + static_cast<int64_t>(work.size()); }
+
+  void add(sluice::simt::StreamWork item) {
+    item.host_waited = waited == end();
+    work.push_back(std::move(item));
+    added.notify_all();
+  }
+
+  std::deque<sluice::simt::StreamWork> work;
+  int64_t num_begun = 0;  // work that has left `work`
+  int64_t waited = 0;     // end of what a thread has waited for
+  std::vector<sluice::simt::StreamWork> recorded;
+  bool is_recording = false;      // work goes to `recorded`
+  std::condition_variable added;  // signals additions to `work`
 };
 
 namespace sluice::simt {

@@ -226,8 +226,7 @@ void enqueue(CUstream_st* stream, std::function<void()> work) {
   if (stream->is_recording) {
     stream->recorded.push_back({.run = std::move(work)});
   } else {
-    stream->work.push_back({.run = std::move(work)});
-    stream->added.notify_all();
+    stream->add({.run = std::move(work)});
   }
 }
 
