@@ -4,6 +4,7 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <functional>
 #include <memory>
 #include <mutex>
 #include <span>
@@ -35,6 +36,7 @@ class Group {
 
   void add(NcclRank* rank);
   void remove(NcclRank* rank);
+  void watch_failure(NcclRank& rank, std::function<void()> on_failure);
   void fail();
 
  private:
@@ -111,7 +113,21 @@ class NcclRank final : public Communicator {
            (error != kernels::kNcclSuccess && error != kernels::kNcclInProgress);
   }
 
-  void set_failed() { failed_ = true; }
+  void watch_failure(std::function<void()> on_failure) override {
+    group_->watch_failure(*this, std::move(on_failure));
+  }
+
+  // Requires the group's lock.
+  void set_on_failure(std::function<void()> on_failure) {
+    on_failure_ = std::move(on_failure);
+    if (failed_) on_failure_();
+  }
+
+  // Requires the group's lock.
+  void set_failed() {
+    failed_ = true;
+    if (on_failure_) on_failure_();
+  }
 
   // Requires the group's lock. Runs on its own thread, after any thread inside the library: the
   // last abort of a process waits until recorded work with its communicators is gone.
@@ -131,7 +147,8 @@ class NcclRank final : public Communicator {
   const NcclLibrary library_;
   const std::shared_ptr<Group> group_;
   std::atomic<bool> failed_ = false;
-  std::thread aborting_;  // guarded by the group's lock
+  std::thread aborting_;              // guarded by the group's lock
+  std::function<void()> on_failure_;  // guarded by the group's lock
   // An abort frees the communicator: no other thread may be using it in the library.
   mutable std::mutex mutex_;
   kernels::NcclComm comm_;  // guarded by mutex_; null: aborted
@@ -148,6 +165,11 @@ void Group::add(NcclRank* rank) {
 void Group::remove(NcclRank* rank) {
   const std::scoped_lock lock(mutex_);
   std::erase(ranks_, rank);
+}
+
+void Group::watch_failure(NcclRank& rank, std::function<void()> on_failure) {
+  const std::scoped_lock lock(mutex_);
+  rank.set_on_failure(std::move(on_failure));
 }
 
 void Group::fail() {

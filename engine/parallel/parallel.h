@@ -70,6 +70,11 @@ class Communicator {
   // Any thread: all_gather() of every rank returns at once from now on, those under way included.
   virtual void fail() = 0;
   [[nodiscard]] virtual bool has_failed() const = 0;
+
+  // Before any other call: when the ranks fail, even by an error that no call of theirs returns,
+  // they call `on_failure` at once, on any thread, perhaps several times, and never after the
+  // destructor. It must not call the ranks. Those that only fail() ends do not call it.
+  virtual void watch_failure(std::function<void()> /*on_failure*/) {}
 };
 
 // Passes any number of bytes, piece by piece.

@@ -289,6 +289,8 @@ ConnectRanks with_peers(ConnectRanks library, std::chrono::nanoseconds limit) {
       return connected;
     }
     for (size_t i = 0; i < ranks.size(); ++i) {
+      // The rank below releases its end of the library before the group.
+      connected[i]->watch_failure([peers = group->get()] { peers->fail(); });
       connected[i] = std::make_unique<PeerRank>(*group, std::move(connected[i]), ranks[i]);
     }
     return connected;

@@ -15,8 +15,10 @@ namespace sluice {
 // words between all of them: what a driver says of two GPUs is not relied on. The log says why
 // ranks exchange nothing in this way.
 //
-// A rank that waits for another one's launch for longer than `limit`, or fails, ends the exchanges
-// of all, whose launches then leave; waits of the library's own work end as its communicators say.
+// A rank that fails, and an error that the library finds by itself, end the exchanges of all at
+// once, whose launches then leave; so does a wait for another rank's launch for longer than
+// `limit`, which nothing else has ended. Waits of the library's own work end as its communicators
+// say.
 // Recorded work must be destroyed before the destructor of a failed rank.
 ConnectRanks with_peers(ConnectRanks library,
                         std::chrono::nanoseconds limit = std::chrono::seconds(60));

@@ -90,7 +90,12 @@ TEST(NcclRanks, AnErrorOfOneRanksCallFailsAll) {
 
 // No call is made meanwhile: a rank waits for a lost one.
 TEST(NcclRanks, AnErrorThatNoCallReturnsFailsAll) {
+  std::array<std::atomic<bool>, 4> has_failed{};
   Ranks ranks(4);
+  const auto watch = [&](size_t rank) {
+    ranks.ends[rank]->watch_failure([&, rank] { has_failed[rank] = true; });
+  };
+  for (const size_t rank : {0, 1, 2}) watch(rank);
   std::this_thread::sleep_for(std::chrono::milliseconds(20));  // after the first poll
   EXPECT_TRUE(ranks.ends[2]->all_gather(std::vector<std::byte>(14)).empty());
   const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(20);
@@ -100,6 +105,9 @@ TEST(NcclRanks, AnErrorThatNoCallReturnsFailsAll) {
     }
     EXPECT_TRUE(rank->has_failed());
   }
+  EXPECT_FALSE(has_failed[3]);
+  watch(3);  // which is late, and waits until the others have been called
+  for (const std::atomic<bool>& each : has_failed) EXPECT_TRUE(each);
 }
 
 // The library's calls return before other ranks have called: only the GPU waits for them.

@@ -8,6 +8,7 @@
 
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <memory>
 #include <string>
 #include <thread>
@@ -16,6 +17,7 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
+#include "engine/parallel/nccl.h"
 #include "kernels/device.h"
 #include "kernels/peer_rows.h"
 #include "tests/engine/cuda/shim_ranks.h"
@@ -121,7 +123,9 @@ TEST(CudaPeerRanks, ThatDoNotReachEachOtherUseTheLibrary) {
 class TwoRanks {
  public:
   // `number`: of the exchange that rank 1's window says was the latest.
-  explicit TwoRanks(std::chrono::milliseconds limit, uint32_t number = 0) {
+  explicit TwoRanks(std::chrono::milliseconds limit,
+                    uint32_t number = 0,
+                    const ConnectRanks& library = *testing::shim_groups().on_devices()) {
     std::vector<DeviceRank> ends;
     for (int32_t rank = 0; rank < 2; ++rank) {
       devices_.push_back(std::move(
@@ -141,10 +145,10 @@ class TwoRanks {
       }
       memory.wait();
     }
-    const ConnectRanks library = [this](std::span<const DeviceRank> ranks) {
-      return counted(*testing::shim_groups().on_devices(), ranks);
+    const ConnectRanks counting = [&](std::span<const DeviceRank> ranks) {
+      return counted(library, ranks);
     };
-    connected_ = std::move(*with_peers(library, limit)(ends));
+    connected_ = std::move(*with_peers(counting, limit)(ends));
   }
 
   // Each rank exchanges bytes of its own; returns whether each got both's.
@@ -203,6 +207,10 @@ class TwoRanks {
 
     [[nodiscard]] bool has_failed() const override { return of_->has_failed(); }
 
+    void watch_failure(std::function<void()> on_failure) override {
+      of_->watch_failure(std::move(on_failure));
+    }
+
    private:
     const std::unique_ptr<Communicator> of_;
     std::atomic<int>& count_;
@@ -250,9 +258,8 @@ TEST(CudaPeerRanks, AProbeThatFindsOtherWordsLeavesAllToTheLibrary) {
   EXPECT_FALSE(ranks.rank(0).has_failed());
 }
 
-// Rank 1 replays nothing, which no host notices.
-TEST(CudaPeerRanks, ARankThatDoesNotComeEndsTheExchangesOfAll) {
-  TwoRanks ranks(std::chrono::seconds(2));  // the probe ends by then
+// Returns an exchange by rank, recorded.
+std::vector<std::unique_ptr<kernels::RecordedWork>> record_exchange(TwoRanks& ranks) {
   std::vector<std::unique_ptr<kernels::RecordedWork>> recorded(2);
   std::vector<std::thread> threads;
   for (int32_t rank = 0; rank < 2; ++rank) {
@@ -264,6 +271,13 @@ TEST(CudaPeerRanks, ARankThatDoesNotComeEndsTheExchangesOfAll) {
     });
   }
   for (std::thread& thread : threads) thread.join();
+  return recorded;
+}
+
+// Rank 1 replays nothing, which no host notices.
+TEST(CudaPeerRanks, ARankThatDoesNotComeEndsTheExchangesOfAll) {
+  TwoRanks ranks(std::chrono::seconds(2));  // the probe ends by then
+  const auto recorded = record_exchange(ranks);
   recorded[0]->run();
   EXPECT_FALSE(ranks.rank(0).has_failed());
   ranks.memory(0).wait();
@@ -271,6 +285,26 @@ TEST(CudaPeerRanks, ARankThatDoesNotComeEndsTheExchangesOfAll) {
   EXPECT_TRUE(ranks.rank(1).has_failed());
   EXPECT_FALSE(ranks.exchange(4));
   EXPECT_FALSE(ranks.exchange(7));
+}
+
+// Rank 1 replays nothing, and its library finds an error by itself: no host calls fail().
+TEST(CudaPeerRanks, AnErrorThatTheLibraryFindsEndsTheWaitOfAnotherAtOnce) {
+  const auto begun = std::chrono::steady_clock::now();
+  {
+    TwoRanks ranks(std::chrono::seconds(40), 0, *open_nccl(SLUICE_FAKE_NCCL));
+    const auto recorded = record_exchange(ranks);
+    recorded[0]->run();
+    std::thread other([&] {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));  // less would test less
+      constexpr size_t kErrorThatIsFoundLater = 14;
+      const auto part = ranks.buffer(1, 2).first(kErrorThatIsFoundLater);
+      EXPECT_TRUE(ranks.rank(1).all_gather(part).empty());
+    });
+    ranks.memory(0).wait();
+    EXPECT_TRUE(ranks.rank(0).has_failed());
+    other.join();
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - begun, std::chrono::seconds(30));
 }
 
 TEST(CudaPeerRanks, ARankThatFailsEndsTheWaitOfAnother) {
