@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Speed of copies on a machine with one GPU: through NCCL from a rank to itself, through CUDA IPC
 // from one process to another, and from and to pinned host memory; and how long a link takes to
-// end beside a queue that waits, and a launch beside that. A line of JSON each: {"what", "bytes",
+// end beside a kernel that waits, and a launch beside that. A line of JSON each: {"what", "bytes",
 // "us", "gb_per_second"}, or {"failed", "why"}, which makes the exit code 1.
 //   gpu_links          all measurements
 //   gpu_links reader   the second process: the handle comes on stdin
@@ -22,6 +22,7 @@
 #include <vector>
 
 #include "bench/gpu_rig.h"
+#include "bench/gpu_wait.h"
 
 namespace sluice::bench {
 namespace {
@@ -93,11 +94,16 @@ cudaStream_t new_stream() {
   return stream;
 }
 
-// Times the end of a link while another queue waits, as one does for a peer that has stopped, and
-// the longest piece of work that an engine's thread would have launched and waited for meanwhile.
+// Times the end of a link while a kernel of another queue waits, as NCCL's do for a peer that has
+// stopped, and the longest piece of work that an engine's thread would have launched and waited for
+// meanwhile.
 void time_end(const std::string& what, const std::function<void()>& end) {
-  static constexpr auto kQueueWaits = std::chrono::milliseconds(100);
+  constexpr auto kKernelWaits = std::chrono::milliseconds(100);
   void* const data = allocate(64, 0);
+  uint32_t* word = nullptr;
+  must(cudaMallocHost(&word, sizeof(*word)), "cudaMallocHost");
+  const std::atomic_ref<uint32_t> is_told(*word);
+  is_told = 0;
   std::atomic<bool> has_begun = false;
   std::atomic<bool> is_over = false;
   double longest = 0;
@@ -114,17 +120,21 @@ void time_end(const std::string& what, const std::function<void()>& end) {
   });
   while (!has_begun) std::this_thread::yield();
   cudaStream_t const waiting = new_stream();
-  must(cudaLaunchHostFunc(
-           waiting, [](void*) { std::this_thread::sleep_for(kQueueWaits); }, nullptr),
-       "cudaLaunchHostFunc");
+  launch_wait(waiting, word);
+  std::thread peer([&] {
+    std::this_thread::sleep_for(kKernelWaits);
+    is_told = 1;
+  });
   const Clock::time_point begin = Clock::now();
   end();
-  print_figure((what + ", its end beside a queue that waits 100 ms").c_str(), 0, us_since(begin));
+  print_figure((what + ", its end beside a kernel that waits 100 ms").c_str(), 0, us_since(begin));
   is_over = true;
   engine.join();
   print_figure((what + ", the longest launch beside its end").c_str(), 0, longest);
+  peer.join();
   must(cudaStreamSynchronize(waiting), "cudaStreamSynchronize");
   must(cudaStreamDestroy(waiting), "cudaStreamDestroy");
+  must(cudaFreeHost(word), "cudaFreeHost");
   must(cudaFree(data), "cudaFree");
 }
 

@@ -36,6 +36,7 @@ namespace {
 
 constexpr int32_t kN = 256;
 constexpr int32_t kK = 4096;
+constexpr size_t kShown = 40;  // of what differs
 
 // Random codes, none of them NaN.
 std::vector<uint8_t> e4m3_values(int64_t count, uint32_t seed) {
@@ -117,8 +118,7 @@ class Probes {
     const auto gpu_x = rig_.copy_of(x.data(), static_cast<int64_t>(x.size() * 2));
     const auto gpu_w = rig_.copy_of(w.data(), static_cast<int64_t>(w.size() * 2));
     const auto out = rig_.zeros(int64_t{rows} * n * 4);
-    const int64_t room =
-        by == By::kSideBySide ? kernels::cuda::linear_workspace_bytes(rows, n) : 0;
+    const int64_t room = by == By::kSideBySide ? kernels::cuda::linear_workspace_bytes(rows, n) : 0;
     const auto workspace = rig_.zeros(room);
     const kernels::cuda::LinearHalfArgs args{
         .x = reinterpret_cast<const uint16_t*>(gpu_x.data()),
@@ -192,7 +192,6 @@ class Probes {
     const std::string what = ", exponents over " + std::to_string(spread);
     const auto count = static_cast<int64_t>(wgmma.size());
     report("P2", "wgmma and mma.sync" + what, count, differ, false);
-    constexpr int kShown = 40;
     std::vector<std::string> shown;
     int64_t from_model = 0;
     for (int32_t row = 0; row < kRows; ++row) {
@@ -338,11 +337,19 @@ class Probes {
       }
     }
     report("P1", scales, compared, differ, true);
-    int64_t from_model = 0;
+    std::vector<std::string> shown;
     for (int32_t i = 0; i < kN; ++i) {
-      from_model += alone[static_cast<size_t>(i)] != std::bit_cast<uint32_t>(model(layer, i));
+      const auto want = std::bit_cast<uint32_t>(model(layer, i));
+      const uint32_t got = alone[static_cast<size_t>(i)];
+      if (got == want) continue;
+      char line[96];
+      std::snprintf(line, sizeof line, "    output %3d: wgmma %08x, model %08x\n", i, got, want);
+      shown.emplace_back(line);
     }
-    report("P2", std::string(scales) + ": wgmma and the model", kN, from_model, true);
+    report("P2", std::string(scales) + ": wgmma and the model", kN, std::ssize(shown), true);
+    for (const std::string& line : std::span(shown).first(std::min(shown.size(), kShown))) {
+      std::fputs(line.c_str(), stdout);
+    }
   }
 
   void cublas() {
