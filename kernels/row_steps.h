@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Row-wise operators that follow a linear layer or attention. A backend may run them on each row as
-// soon as that row is whole, instead of one operator after the other over all rows. No row depends
-// on another, so the bits are those of the operators run by themselves.
+// soon as that row is whole, and leave unwritten what a gate_mul() reads there. No row depends on
+// another, so the bits are those of the operators run one after the other over all rows.
 #pragma once
 
 #include <array>

@@ -6,6 +6,7 @@
 
 #include <algorithm>
 #include <array>
+#include <variant>
 
 #include "engine/core/status.h"
 #include "kernels/cuda/launch.h"
@@ -156,6 +157,32 @@ void linear_together(const ExecContext& ctx,
   });
 }
 
+// Runs gate, up and the gate function that follows them as one launch, if that is what the
+// arguments are and there is such a launch.
+bool linear_gated(const ExecContext& ctx, const LinearArgs& args) {
+  const std::span<const RowGroup> groups = args.groups;
+  const bool are_half =
+      args.x.format == ActivationFormat::kBF16 || args.x.format == ActivationFormat::kF16;
+  if (!are_half || args.then == nullptr || args.then->all().size() != 1 || groups.size() != 2 ||
+      args.epilogue != Epilogue::kStore || !args.segments.are_all() ||
+      is_multiplied_alone(args.x, groups[0]) || is_multiplied_alone(args.x, groups[1])) {
+    return false;
+  }
+  const auto* const gate = std::get_if<GateMulArgs>(&args.then->all().front());
+  const auto is_put_out = [&](const float* x, const RowGroup& group) {
+    return x == group.out && gate->stride == group.out_stride;
+  };
+  if (gate == nullptr || !is_put_out(gate->gate, groups[0]) || !is_put_out(gate->up, groups[1]) ||
+      gate->out.num_rows != args.x.num_rows || !gate->rows.empty()) {
+    return false;
+  }
+  const auto layer_of = [&](const RowGroup& group) {
+    return half_args(args.x, group, args.epilogue, args.segments, nullptr);
+  };
+  const std::array layers = {layer_of(groups[0]), layer_of(groups[1])};
+  return launch_linear_gated(ctx.stream, layers, *gate);
+}
+
 void linear_expert_matrix(const ExecContext& ctx,
                           const Activations& x,
                           const RowGroup& group,
@@ -225,6 +252,7 @@ int64_t attention_workspace_bytes(const AttentionLimits& limits) {
 }
 
 void linear(const ExecContext& ctx, const LinearArgs& args) {
+  if (linear_gated(ctx, args)) return;
   const std::span<const RowGroup> groups = args.groups;
   for (size_t i = 0; i < groups.size();) {
     if (is_multiplied_alone(args.x, groups[i])) {

@@ -152,6 +152,8 @@ __device__ __forceinline__ Place place_of(const Together& layers, int32_t tile) 
 // Launches one layer, or several without experts, as described by Together.
 void launch_wgmma(gpu::Stream stream, std::span<const Layer> layers);
 void launch_mma(gpu::Stream stream, const Matrices& matrices, const Outputs& outputs);
+// launch_linear_gated() of launch.h, on Hopper.
+bool launch_gated(gpu::Stream stream, std::span<const Layer> layers, const GateMulArgs& gate);
 
 // Returns Outputs from the fields that all kinds of arguments have.
 template <typename Args>

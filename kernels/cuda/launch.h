@@ -245,6 +245,13 @@ inline void launch_linear_half(Stream stream, const LinearHalfArgs& args) {
   launch_linear_half(stream, {&args, 1});
 }
 
+// Two layers without a workspace and gate_mul() of their outputs, with its bits, as one launch. It
+// writes the gate's outputs and not up's. Returns false, and launches nothing, where there is no
+// such kernel or it would take longer (gemm_gated.cu).
+bool launch_linear_gated(Stream stream,
+                         std::span<const LinearHalfArgs> gate_and_up,
+                         const GateMulArgs& gate);
+
 // The INT8 layers of kernels/gemm.h (kInt8Channel times kInt8Token), with the CPU's bits.
 struct LinearInt8Args {
   Activations x;              // kInt8Token

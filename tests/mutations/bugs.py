@@ -24,6 +24,8 @@ BUGS = [
      "  const NormWeights<kHeld> weights(args.weight, n);\n  ptx::wait_for_launches();\n"
      "#pragma unroll 4",
      "  const NormWeights<kHeld> weights(args.weight, n);\n#pragma unroll 4", "cuda_kernels_test"),
+    ("up's tile takes the gate of another row", "kernels/cuda/gemm_gated.cu",
+     "? *place_of(token)", "? *place_of(token / 2)", "cuda_kernels_test"),
     ("a warp norms a head behind the last", "kernels/cuda/norm.cu",
      "if (index >= int64_t{args.num_rows} * args.num_heads) return;",
      "if (index > int64_t{args.num_rows} * args.num_heads) return;", "cuda_kernels_test"),
