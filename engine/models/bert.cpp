@@ -120,7 +120,8 @@ constexpr FileSpec encoder_files(std::string_view model_type,
           .subtracts_mean = true,
           .is_gated = false,
           .function = "gelu",
-          .is_encoder = true};
+          .is_encoder = true,
+          .has_pooler = model_type == "bert"};
 }
 
 }  // namespace

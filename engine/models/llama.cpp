@@ -42,7 +42,8 @@ const ModelSpec kLlamaBidirecSpec = {.files = {.model_type = "llama_bidirec",
                                                .class_name = "LlamaBidirectionalModel",
                                                .defaults = kBidirecDefaults,
                                                .layer_types = LayerTypes::kFull,
-                                               .may_be_encoder = true},
+                                               .may_be_encoder = true,
+                                               .names_pooling = true},
                                      .configure = configure_llama,
                                      .build = build_decoder};
 

@@ -129,7 +129,8 @@ const ModelSpec kQwen3NextSpec = {.files = {.gguf = "qwen3next",
                                             .names = kHfNames,
                                             .gguf_names = kGgufNames,
                                             .experts = ExpertTensors::kStackedAlone,
-                                            .norm_offset = 1},
+                                            .norm_offset = 1,
+                                            .may_be_qwen3_reranker = true},
                                   .configure = configure_next,
                                   .build = build_decoder};
 
@@ -142,7 +143,8 @@ const ModelSpec kQwen35Spec = {.files = {.gguf = "qwen35",
                                          .is_partly_rotated = true,
                                          .names = kHfNames,
                                          .gguf_names = kGgufNames,
-                                         .norm_offset = 1},
+                                         .norm_offset = 1,
+                                         .may_be_qwen3_reranker = true},
                                .configure = configure_qwen3_5,
                                .build = build_decoder};
 
@@ -156,7 +158,8 @@ const ModelSpec kQwen35MoeSpec = {.files = {.gguf = "qwen35moe",
                                             .names = kHfNames,
                                             .gguf_names = kGgufNames,
                                             .experts = ExpertTensors::kStackedAlone,
-                                            .norm_offset = 1},
+                                            .norm_offset = 1,
+                                            .may_be_qwen3_reranker = true},
                                   .configure = configure_qwen3_5,
                                   .build = build_decoder};
 

@@ -50,7 +50,8 @@ extern const ModelSpec kQwen3MoeSpec;
 const ModelSpec kQwen3MoeSpec = {.files = {.gguf = "qwen3moe",
                                            .model_type = "qwen3_moe",
                                            .class_name = "Qwen3MoeForCausalLM",
-                                           .defaults = kQwen3MoeDefaults},
+                                           .defaults = kQwen3MoeDefaults,
+                                           .may_be_qwen3_reranker = true},
                                  .configure = configure_qwen3_moe,
                                  .build = build_decoder,
                                  .hf_keys = kQwen3MoeHfKeys};

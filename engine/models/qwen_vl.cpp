@@ -93,7 +93,8 @@ const ModelSpec kQwen3VlSpec = {.files = {.gguf = "qwen3",
                                           .model_type = "qwen3_vl_text",
                                           .class_name = "Qwen3VLForConditionalGeneration",
                                           .defaults = kQwen3VlDefaults,
-                                          .has_image_positions = true},
+                                          .has_image_positions = true,
+                                          .may_be_qwen3_reranker = true},
                                 .configure = configure_qwen3_vl,
                                 .build = build_decoder};
 
@@ -105,7 +106,8 @@ const ModelSpec kQwen3VlMoeSpec = {.files = {.gguf = "qwen3moe",
                                              .defaults = kQwen3VlMoeDefaults,
                                              .required = kQwen3VlMoeRequired,
                                              .experts = ExpertTensors::kTransposedHalves,
-                                             .has_image_positions = true},
+                                             .has_image_positions = true,
+                                             .may_be_qwen3_reranker = true},
                                    .configure = configure_qwen3_vl_moe,
                                    .build = build_decoder};
 
@@ -122,7 +124,8 @@ extern const ModelSpec kQwen3VlFileSpec;
 const ModelSpec kQwen3VlFileSpec = {.files = {.gguf = "qwen3vl",
                                               .model_type = "qwen3",
                                               .reads_directories = false,
-                                              .class_name = "Qwen3ForCausalLM"},
+                                              .class_name = "Qwen3ForCausalLM",
+                                              .may_be_qwen3_reranker = true},
                                     .configure = configure_qwen3_vl,
                                     .build = build_decoder};
 
@@ -130,7 +133,8 @@ extern const ModelSpec kQwen3VlMoeFileSpec;
 const ModelSpec kQwen3VlMoeFileSpec = {.files = {.gguf = "qwen3vlmoe",
                                                  .model_type = "qwen3_moe",
                                                  .reads_directories = false,
-                                                 .class_name = "Qwen3MoeForCausalLM"},
+                                                 .class_name = "Qwen3MoeForCausalLM",
+                                                 .may_be_qwen3_reranker = true},
                                        .configure = configure_qwen3_vl_moe,
                                        .build = build_decoder,
                                        .hf_keys = kQwen3VlMoeHfKeys};

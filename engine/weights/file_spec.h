@@ -104,6 +104,11 @@ struct FileSpec {
   bool has_image_positions = false;  // three for a token ("mrope"), which are equal for text
   // The module after the layers has an output layer of its own; other modules use the model's.
   bool has_module_output = false;
+  bool has_pooler = false;  // scores of texts of two kinds follow a layer before theirs
+  // config.json says how states become a vector (pooling) and what divides scores (temperature).
+  bool names_pooling = false;
+  // A chat model of the family may be Qwen3-Reranker (PoolingInfo), which its files do not tell.
+  bool may_be_qwen3_reranker = false;
 };
 
 // Return the family whose files have this model_type or general.architecture; null: none.

@@ -14,6 +14,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/weights/causal_flags.h"
 #include "engine/weights/checkpoint.h"
+#include "engine/weights/file_spec.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/json_file.h"
 #include "engine/weights/sentence_files.h"
@@ -175,8 +176,9 @@ Expected<void> check_encoder(const Checkpoint& checkpoint,
 // BERT's scores are of its pooler, which some converters of GGUF files leave out, and which
 // transformers makes at random where it is not there.
 Expected<void> check_pooler(const Checkpoint& checkpoint, const PooledModel& model) {
-  if (checkpoint.architecture() != "bert" || !model.has_segments || model.num_labels == 0 ||
-      checkpoint.has("cls.weight")) {
+  const FileSpec* const spec = checkpoint.file_spec();
+  const bool needs_pooler = spec != nullptr && spec->has_pooler && model.has_segments;
+  if (!needs_pooler || model.num_labels == 0 || checkpoint.has("cls.weight")) {
     return {};
   }
   return make_error(ErrorCode::kUnsupported,
@@ -232,7 +234,7 @@ Expected<void> apply_overrides(const std::string& text, Json& json) {
 }
 
 // Reads what config.json says of scores, and of how states become one where no module does.
-Expected<void> read_llama_bidirec(const std::string& folder, Source& source) {
+Expected<void> read_named_pooling(const std::string& folder, Source& source) {
   const std::string file = folder + "/config.json";
   const Json* const temperature = member(source.json, "temperature");
   if (source.is_rank && temperature != nullptr && *temperature != 1) {
@@ -265,8 +267,9 @@ Expected<Source> read_source(const Config& config, const Checkpoint& checkpoint)
     }
     source.is_rank = is_classifier_class(source.json) || source.modules.gives_scores ||
                      source.modules.is_cross_encoder || !source.modules.label_tokens.empty();
-    if (checkpoint.architecture() == "llama_bidirec") {
-      SLUICE_TRY_VOID(read_llama_bidirec(checkpoint.path(), source));
+    const FileSpec* const spec = checkpoint.file_spec();
+    if (spec != nullptr && spec->names_pooling) {
+      SLUICE_TRY_VOID(read_named_pooling(checkpoint.path(), source));
     }
     return source;
   }
@@ -409,7 +412,8 @@ bool is_qwen3_reranker(const Checkpoint& checkpoint,
                        const Source& source,
                        const Tokenizer& tokenizer,
                        const PoolingInfo& info) {
-  if (!checkpoint.architecture().starts_with("qwen3")) return false;
+  const FileSpec* const spec = checkpoint.file_spec();
+  if (spec == nullptr || !spec->may_be_qwen3_reranker) return false;
   const std::array usual = {tokenizer.find_token("no"), tokenizer.find_token("yes")};
   if (!std::ranges::equal(info.label_tokens, usual)) return false;
   std::string path = checkpoint.path();

@@ -221,15 +221,8 @@ std::string_view id_key(const GgufFile& file,
   return is_encoder && file.find(own) != nullptr ? own : usual;
 }
 
-// Whether a file with a unigram vocabulary is of an encoder (XLM-R, bge-m3) and not of T5.
-Expected<bool> is_unigram_encoder(const GgufFile& file) {
-  constexpr std::string_view kKey = "general.architecture";
-  if (file.find(kKey) == nullptr) return false;
-  SLUICE_TRY(const std::string_view architecture, file.get_string(kKey));
-  return architecture == "bert" || architecture == "nomic-bert-moe";
-}
-
-Expected<void> read_special(const GgufFile& file, Vocabulary& vocabulary) {
+// `spec`: the file's family; null: none has it.
+Expected<void> read_special(const GgufFile& file, const FileSpec* spec, Vocabulary& vocabulary) {
   // Absent keys mean the default of the tokenizer's kind.
   const bool is_bpe = vocabulary.model == "llama";
   const bool is_unigram = vocabulary.model == "t5";
@@ -237,9 +230,9 @@ Expected<void> read_special(const GgufFile& file, Vocabulary& vocabulary) {
   const bool begins_by_pre =
       std::ranges::find(kBeginningPres, vocabulary.pre) != std::end(kBeginningPres);
   // Files of XLM-R that early converters wrote do not say that texts begin with <s>, whose state is
-  // the vector of many.
-  SLUICE_TRY(const bool is_xlm_roberta, is_unigram_encoder(file));
-  const bool is_encoder = is_bert || (is_unigram && is_xlm_roberta);
+  // the vector of many. T5 has such vocabularies too.
+  const bool is_xlm_roberta = is_unigram && spec != nullptr && spec->is_encoder;
+  const bool is_encoder = is_bert || is_xlm_roberta;
   const bool begins = is_bpe || begins_by_pre || is_encoder || vocabulary.model == "gemma4";
   SLUICE_TRY(vocabulary.add_bos, file.get_bool_or("tokenizer.ggml.add_bos_token", begins));
   SLUICE_TRY(vocabulary.add_eos,
@@ -288,7 +281,7 @@ Expected<Vocabulary> read_vocabulary(const GgufFile& file) {
     SLUICE_TRY_VOID(read_scores(file, vocabulary));
   }
   if (vocabulary.model == "t5") SLUICE_TRY_VOID(read_charsmap(file, vocabulary));
-  SLUICE_TRY_VOID(read_special(file, vocabulary));
+  SLUICE_TRY_VOID(read_special(file, spec, vocabulary));
   return vocabulary;
 }
 

@@ -21,8 +21,10 @@ namespace {
 
 class EmptyCheckpoint final : public Checkpoint {
  public:
-  EmptyCheckpoint(const std::string& folder, std::string architecture)
-      : Checkpoint(folder, CheckpointKind::kHuggingFace, std::move(architecture)) {}
+  EmptyCheckpoint(const std::string& folder, const FileSpec& spec)
+      : Checkpoint(folder, CheckpointKind::kHuggingFace, "test") {
+    file_spec_ = &spec;
+  }
 
   [[nodiscard]] std::vector<CheckpointFile> files() const override { return {}; }
 
@@ -40,7 +42,7 @@ class PoolingFiles : public ::testing::Test {
   }
 
   Expected<std::optional<Pooling>> read() {
-    const EmptyCheckpoint checkpoint(folder_.path(), architecture_);
+    const EmptyCheckpoint checkpoint(folder_.path(), spec_);
     return read_pooling(config_, checkpoint, tokenizer_, model_);
   }
 
@@ -60,7 +62,7 @@ class PoolingFiles : public ::testing::Test {
   const testing::TemporaryFolder folder_;
   const ByteTokenizer tokenizer_;
   Config config_;
-  std::string architecture_ = "test";
+  FileSpec spec_;
   PooledModel model_ = {.hidden = 4, .max_model_len = 64, .is_encoder = true};
 };
 
@@ -119,7 +121,7 @@ TEST_F(Classifiers, TheFunctionOfACrossEncoderIsItsOwn) {
 TEST_F(Classifiers, BertsScoresNeedItsPooler) {
   model_.has_segments = true;
   function_of(1, R"("problem_type":null)");
-  architecture_ = "bert";
+  spec_.has_pooler = true;
   EXPECT_NE(error().find("cls.weight"), std::string::npos) << error();
   model_.has_segments = false;  // RoBERTa's files, whose head may be one layer
   EXPECT_EQ(error(), "");
@@ -192,6 +194,26 @@ TEST_F(Judges, TheModuleNamesTheTokens) {
 }
 
 // Logits of an embedding's rows would be scores that nothing was trained for.
+class WithYesAndNo : public ByteTokenizer {
+ public:
+  [[nodiscard]] TokenId find_token(std::string_view name) const override {
+    if (name == "no") return 'n';
+    return name == "yes" ? 'y' : ByteTokenizer::find_token(name);
+  }
+};
+
+TEST_F(Judges, AFamilySaysWhetherAChatModelMayBeQwen3Reranker) {
+  write("config.json", R"({"is_original_qwen3_reranker":true})");
+  config_.convert = "classify";
+  for (const bool may_be : {false, true}) {
+    spec_.may_be_qwen3_reranker = may_be;
+    const EmptyCheckpoint checkpoint(folder_.path(), spec_);
+    const auto pooling = read_pooling(config_, checkpoint, WithYesAndNo(), model_);
+    ASSERT_TRUE(pooling && *pooling) << pooling.error().message;
+    EXPECT_EQ((*pooling)->info.is_qwen3_reranker, may_be);
+  }
+}
+
 TEST_F(Judges, AModelWithoutAnOutputLayerHasNoTokensForScores) {
   model_.lacks_output = true;
   EXPECT_NE(error_of(R"({"classifier_from_token":["<s>"]})").find("nor an output layer"),
@@ -200,7 +222,7 @@ TEST_F(Judges, AModelWithoutAnOutputLayerHasNoTokensForScores) {
 }
 
 // NVIDIA's models divide scores by a temperature, also where modules say how they pool.
-TEST_F(PoolingFiles, KeysOfOneFamilyAreItsOwn) {
+TEST_F(PoolingFiles, KeysOfAFamilyAreItsOwn) {
   model_.num_labels = 1;
   write("modules.json",
         R"([{"type":"a.Transformer","path":""},{"type":"a.Pooling","path":"1_Pooling"}])");
@@ -208,9 +230,9 @@ TEST_F(PoolingFiles, KeysOfOneFamilyAreItsOwn) {
   write("config.json",
         R"({"architectures":["AForSequenceClassification"],"pooling":"avg","temperature":0.5})");
   EXPECT_EQ(error(), "");
-  architecture_ = "llama_bidirec";
+  spec_.names_pooling = true;
   EXPECT_NE(error().find("temperature"), std::string::npos) << error();
-  architecture_ = "bert-like";
+  spec_.names_pooling = false;
   write("config.json", R"({"pooling":"average"})");
   std::filesystem::remove(folder_.at("modules.json"));
   EXPECT_EQ(error(), "");

@@ -25,7 +25,10 @@ namespace fs = std::filesystem;
 class EmptyCheckpoint final : public sluice::Checkpoint {
  public:
   explicit EmptyCheckpoint(const std::string& folder)
-      : Checkpoint(folder, sluice::CheckpointKind::kHuggingFace, "fuzz") {}
+      : Checkpoint(folder, sluice::CheckpointKind::kHuggingFace, "fuzz") {
+    static constexpr sluice::FileSpec kFamily = {.names_pooling = true};
+    file_spec_ = &kFamily;
+  }
 
   [[nodiscard]] std::vector<sluice::CheckpointFile> files() const override { return {}; }
 
