@@ -121,7 +121,7 @@ constexpr FileSpec encoder_files(std::string_view model_type,
           .is_gated = false,
           .function = "gelu",
           .is_encoder = true,
-          .has_pooler = model_type == "bert"};
+          .before_scores = "cls.weight"};
 }
 
 }  // namespace

@@ -55,7 +55,8 @@ const ModelSpec kDistilBertSpec = {.files = {.model_type = "distilbert",
                                              .subtracts_mean = true,
                                              .is_gated = false,
                                              .function = "gelu",
-                                             .is_encoder = true},
+                                             .is_encoder = true,
+                                             .before_scores = "cls.relu.weight"},
                                    .configure = configure_distilbert,
                                    .build = build_encoder};
 

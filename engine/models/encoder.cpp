@@ -14,6 +14,7 @@
 #include "engine/models/output_layer.h"
 #include "engine/models/rope_tables.h"
 #include "engine/weights/checkpoint.h"
+#include "engine/weights/pooled_layers.h"
 #include "kernels/elementwise.h"
 #include "kernels/norm.h"
 
@@ -157,9 +158,9 @@ class EncoderModel final : public Model {
   StreamNorm embedding_norm_;
   StreamNorm last_norm_;  // empty where norms follow halves
   std::vector<EncoderLayer> layers_;
-  Projection dense_;   // of a model that scores; empty weights: the labels' layer is alone
+  Projection dense_;   // of a model that scores, as labels_
   Projection labels_;
-  bool has_dense_ = false;
+
   EncoderBuffers buffers_;
 };
 
@@ -196,11 +197,8 @@ Expected<void> EncoderModel::load_labels(int32_t bits, WeightStore& weights) {
     }
     return {};
   }
-  has_dense_ = weights.has("cls.weight");
-  if (has_dense_) {
-    const std::array<Projection::Part, 1> dense = {{{"cls", config_.hidden, true, {}, {}}}};
-    SLUICE_TRY(dense_, Projection::load(weights, dense, config_.hidden, bits));
-  }
+  const std::array<Projection::Part, 1> dense = {{{"cls", config_.hidden, true, {}, {}}}};
+  SLUICE_TRY(dense_, Projection::load(weights, dense, config_.hidden, bits));
   const std::array<Projection::Part, 1> labels = {
       {{"cls.output", config_.num_labels, true, {}, {}}}};
   SLUICE_TRY(labels_, Projection::load(weights, labels, config_.hidden, bits));
@@ -295,8 +293,7 @@ EncoderBuffers EncoderModel::layout(const StepBounds& bounds, Arena& arena) cons
   buffers.last = arena.take_floats(rows * config_.hidden);
   buffers.hidden_in = LinearInput(from_hidden, bounds.max_tokens, arena);
   if (config_.num_labels > 0) {
-    std::vector<const Projection*> readers = {&labels_};
-    if (has_dense_) readers.push_back(&dense_);
+    const std::vector<const Projection*> readers = {&labels_, &dense_};
     buffers.dense = arena.take_floats(rows * config_.hidden);
     buffers.labels = arena.take_floats(rows * config_.num_labels);
     buffers.last_in = LinearInput(readers, bounds.max_logits, arena);
@@ -474,24 +471,20 @@ const float* EncoderModel::embed(const ForwardContext& context, std::span<const 
                                 : buffers_.last;
 }
 
-// The labels' logits of the gathered rows: tanh of a dense layer, where there is one, then theirs.
+// The labels' logits of the gathered rows: tanh of a dense layer, then theirs.
 const float* EncoderModel::score(const ForwardContext& context, int32_t num_rows) {
   buffers_.last_in.set_num_rows(num_rows);
-  const float* rows = buffers_.last;
-  if (has_dense_) {
-    const ProjectionOutput dense = {buffers_.dense, config_.hidden};
-    buffers_.last_in.quantize(context.exec, dense_, rows, config_.hidden);
-    project(context.exec, dense_, buffers_.last_in, {&dense, 1}, kernels::Epilogue::kStore);
-    kernels::scale_rows(context.exec,
-                        {.x = buffers_.dense,
-                         .x_stride = config_.hidden,
-                         .num_rows = num_rows,
-                         .n = config_.hidden,
-                         .soft_cap = 1});  // tanh
-    rows = buffers_.dense;
-  }
+  const ProjectionOutput dense = {buffers_.dense, config_.hidden};
+  buffers_.last_in.quantize(context.exec, dense_, buffers_.last, config_.hidden);
+  project(context.exec, dense_, buffers_.last_in, {&dense, 1}, kernels::Epilogue::kStore);
+  kernels::scale_rows(context.exec,
+                      {.x = buffers_.dense,
+                       .x_stride = config_.hidden,
+                       .num_rows = num_rows,
+                       .n = config_.hidden,
+                       .soft_cap = 1});  // tanh
   const ProjectionOutput labels = {buffers_.labels, config_.num_labels};
-  buffers_.last_in.quantize(context.exec, labels_, rows, config_.hidden);
+  buffers_.last_in.quantize(context.exec, labels_, buffers_.dense, config_.hidden);
   project(context.exec, labels_, buffers_.last_in, {&labels, 1}, kernels::Epilogue::kStore);
   return buffers_.labels;
 }
@@ -516,7 +509,7 @@ Expected<void> read_encoder_tables(const Checkpoint& checkpoint,
   const Expected<std::string> classes = checkpoint.metadata().get_string("class_names");
   const bool scores = !classes || classes->find("ForSequenceClassification") != std::string::npos;
   const bool is_behind = checkpoint.has("cls.norm.weight") || checkpoint.has("cls.relu.weight");
-  if (!scores || is_behind) return {};
+  if (!scores || is_behind || !has_scoring_head(checkpoint)) return {};
   SLUICE_TRY(config.num_labels,
              rows_of_table(checkpoint, "cls.output.weight", kMostLabels, config));
   return {};

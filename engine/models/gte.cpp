@@ -62,7 +62,8 @@ constexpr FileSpec gte_files(std::string_view model_type,
           .defaults = defaults,
           .names = kGteNames,
           .subtracts_mean = true,
-          .is_encoder = true};
+          .is_encoder = true,
+          .before_scores = "cls.weight"};
 }
 
 }  // namespace

@@ -78,7 +78,8 @@ const ModelSpec kModernBertSpec = {.files = {.gguf = "modern-bert",
                                              .scales_full_layers_only = true,
                                              .names = kModernBertNames,
                                              .subtracts_mean = true,
-                                             .is_encoder = true},
+                                             .is_encoder = true,
+                                             .before_scores = "cls.norm.weight"},
                                    .configure = configure_modern,
                                    .build = build_encoder};
 

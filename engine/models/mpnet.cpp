@@ -66,7 +66,8 @@ const ModelSpec kMpnetSpec = {.files = {.model_type = "mpnet",
                                         .subtracts_mean = true,
                                         .is_gated = false,
                                         .function = "gelu",
-                                        .is_encoder = true},
+                                        .is_encoder = true,
+                                        .before_scores = "cls.weight"},
                               .configure = configure_mpnet,
                               .build = build_encoder};
 

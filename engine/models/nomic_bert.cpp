@@ -76,7 +76,8 @@ constexpr FileSpec nomic_files(std::string_view gguf, std::string_view model_typ
           .experts = ExpertTensors::kTransposedDown,
           .experts_place = "mlp.experts.mlp.",
           .subtracts_mean = true,
-          .is_encoder = true};
+          .is_encoder = true,
+          .before_scores = "cls.weight"};
 }
 
 }  // namespace

@@ -104,7 +104,9 @@ struct FileSpec {
   bool has_image_positions = false;  // three for a token ("mrope"), which are equal for text
   // The module after the layers has an output layer of its own; other modules use the model's.
   bool has_module_output = false;
-  bool has_pooler = false;  // scores of texts of two kinds follow a layer before theirs
+  // A tensor of what the layer for scores, cls.output, follows. Files may lack it, although its
+  // class does not and would be of random numbers; empty: cls.output follows the pooling.
+  std::string_view before_scores = {};
   // config.json says how states become a vector (pooling) and what divides scores (temperature).
   bool names_pooling = false;
   // A chat model of the family may be Qwen3-Reranker (PoolingInfo), which its files do not tell.

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/weights/checkpoint.h"
+#include "engine/weights/file_spec.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/json_file.h"
 #include "engine/weights/mapped_file.h"
@@ -175,9 +176,15 @@ Expected<std::vector<PooledLayer>> read_dense_tensors(const Checkpoint& checkpoi
   return layers;
 }
 
+bool has_scoring_head(const Checkpoint& checkpoint) {
+  const FileSpec* const spec = checkpoint.file_spec();
+  const std::string_view before = spec == nullptr ? std::string_view() : spec->before_scores;
+  return checkpoint.has("cls.output.weight") && (before.empty() || checkpoint.has(before));
+}
+
 Expected<std::vector<PooledLayer>> read_scoring_head(const Checkpoint& checkpoint) {
   std::vector<PooledLayer> layers;
-  if (!checkpoint.has("cls.output.weight")) return layers;
+  if (!has_scoring_head(checkpoint)) return layers;
   if (checkpoint.has("cls.norm.weight")) {
     SLUICE_TRY(PooledLayer dense, read_matrix(checkpoint, "cls.weight"));
     SLUICE_TRY(dense.bias, read_optional_vector(checkpoint, "cls.bias", dense.out));

@@ -41,8 +41,11 @@ Expected<void> read_norm_module(const std::string& folder, PooledLayer& layer);
 // Reads dense_2 and dense_3, weights and biases; a file without them has no layers.
 Expected<std::vector<PooledLayer>> read_dense_tensors(const Checkpoint& checkpoint);
 
+// Whether there are cls.output and what it follows in the files' family (FileSpec::before_scores).
+bool has_scoring_head(const Checkpoint& checkpoint);
+
 // Reads a classifier's head: cls.output, after ModernBERT's cls with cls.norm or DistilBERT's
-// cls.relu where a model has one of them. A model without cls.output has no head. Not for a model
+// cls.relu where a model has one of them; no layers without has_scoring_head(). Not for a model
 // that applies cls.output itself.
 Expected<std::vector<PooledLayer>> read_scoring_head(const Checkpoint& checkpoint);
 

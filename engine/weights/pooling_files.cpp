@@ -166,25 +166,17 @@ Expected<void> check_encoder(const Checkpoint& checkpoint,
                              bool is_classifier) {
   const bool may_be_both = !model.is_encoder && !source.modules.gives_scores;
   if (may_be_both || is_classifier == (model.num_labels > 0)) return {};
-  return make_error(ErrorCode::kUnsupported,
-                    checkpoint.path() + (is_classifier
-                                             ? ": found no layer for scores; --convert embed"
-                                             : ": found a layer for scores; --convert classify"),
-                    "convert");
-}
-
-// BERT's scores are of its pooler, which some converters of GGUF files leave out, and which
-// transformers makes at random where it is not there.
-Expected<void> check_pooler(const Checkpoint& checkpoint, const PooledModel& model) {
-  const FileSpec* const spec = checkpoint.file_spec();
-  const bool needs_pooler = spec != nullptr && spec->has_pooler && model.has_segments;
-  if (!needs_pooler || model.num_labels == 0 || checkpoint.has("cls.weight")) {
-    return {};
+  std::string found = ": found a layer for scores; --convert classify";
+  std::string place = checkpoint.path();
+  if (is_classifier) {
+    found = ": found no layer for scores; --convert embed";
+    const FileSpec* const spec = checkpoint.file_spec();
+    if (checkpoint.has("cls.output.weight") && !has_scoring_head(checkpoint)) {
+      place = checkpoint.place_of(spec->before_scores);
+      found = ": found nothing, expected what the layer for scores follows; --convert embed";
+    }
   }
-  return make_error(ErrorCode::kUnsupported,
-                    checkpoint.path() + ": cls.weight: found no such tensor, expected the pooler " +
-                        "that BERT's layer for scores follows",
-                    "model");
+  return make_error(ErrorCode::kUnsupported, place + found, "convert");
 }
 
 // A decoder's layer for scores is known in a directory of a class for it, and in one form of GGUF
@@ -448,7 +440,6 @@ Expected<std::optional<Pooling>> read_scores(const Checkpoint& checkpoint,
   info.type = source.type.value_or(model.is_encoder ? PoolingType::kCls : PoolingType::kLast);
   info.width = model.num_labels;
   if (info.width > 0) {
-    if (source.head.empty()) SLUICE_TRY_VOID(check_pooler(checkpoint, model));
     read_labels(source.json, info);
   } else {
     if (model.lacks_output) {

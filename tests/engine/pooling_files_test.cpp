@@ -21,9 +21,13 @@ namespace {
 
 class EmptyCheckpoint final : public Checkpoint {
  public:
-  EmptyCheckpoint(const std::string& folder, const FileSpec& spec)
+  EmptyCheckpoint(const std::string& folder,
+                  const FileSpec& spec,
+                  const std::vector<std::string>& tensors = {})
       : Checkpoint(folder, CheckpointKind::kHuggingFace, "test") {
     file_spec_ = &spec;
+    for (const std::string& name : tensors) add_tensor({.name = name, .data = {}});
+    EXPECT_TRUE(index_tensors());
   }
 
   [[nodiscard]] std::vector<CheckpointFile> files() const override { return {}; }
@@ -42,7 +46,7 @@ class PoolingFiles : public ::testing::Test {
   }
 
   Expected<std::optional<Pooling>> read() {
-    const EmptyCheckpoint checkpoint(folder_.path(), spec_);
+    const EmptyCheckpoint checkpoint(folder_.path(), spec_, tensors_);
     return read_pooling(config_, checkpoint, tokenizer_, model_);
   }
 
@@ -63,6 +67,7 @@ class PoolingFiles : public ::testing::Test {
   const ByteTokenizer tokenizer_;
   Config config_;
   FileSpec spec_;
+  std::vector<std::string> tensors_;
   PooledModel model_ = {.hidden = 4, .max_model_len = 64, .is_encoder = true};
 };
 
@@ -117,14 +122,18 @@ TEST_F(Classifiers, TheFunctionOfACrossEncoderIsItsOwn) {
       << error();
 }
 
-// transformers would make the layer that is not there at random.
-TEST_F(Classifiers, BertsScoresNeedItsPooler) {
-  model_.has_segments = true;
-  function_of(1, R"("problem_type":null)");
-  spec_.has_pooler = true;
+// transformers would make the layer that is not there at random. Vectors do not need it.
+TEST_F(Classifiers, ScoresNeedTheLayerThatTheirsFollows) {
+  write("config.json", R"({"architectures":["BertForSequenceClassification"]})");
+  spec_.before_scores = "cls.weight";
+  tensors_ = {"cls.output.weight"};
   EXPECT_NE(error().find("cls.weight"), std::string::npos) << error();
-  model_.has_segments = false;  // RoBERTa's files, whose head may be one layer
-  EXPECT_EQ(error(), "");
+  EXPECT_NE(error().find("--convert embed"), std::string::npos) << error();
+  config_.convert = "embed";
+  EXPECT_FALSE(info().is_classifier);
+  config_.convert = "auto";
+  tensors_.clear();
+  EXPECT_NE(error().find("no layer for scores"), std::string::npos) << error();
 }
 
 class Judges : public PoolingFiles {

@@ -190,6 +190,29 @@ TEST(GgufDecoders, TextsWithoutAnEndOfTheirOwnAreWarnedOf) {
   EXPECT_FALSE(warned(config_of("qwen3-embedding")));
 }
 
+// Without BERT's pooler its layer for scores is of no use, however many kinds of texts there are.
+TEST(PooledEngine, ScoresOfBertNeedItsPooler) {
+  const testing::TemporaryFolder copy;
+  std::filesystem::copy(folder("bert-rerank"), copy.path());
+  std::ifstream file(copy.at("model.safetensors"), std::ios::binary);
+  std::string bytes{std::istreambuf_iterator<char>(file), std::istreambuf_iterator<char>()};
+  const std::string pooler = "bert.pooler.dense.weight";
+  ASSERT_NE(bytes.find(pooler), std::string::npos);
+  bytes.replace(bytes.find(pooler), pooler.size(), "bert.no.pooler.attn.bias");  // not read
+  std::filesystem::remove(copy.at("model.safetensors"));
+  std::ofstream(copy.at("model.safetensors"), std::ios::binary) << bytes;
+  Config config = config_of("bert-rerank");
+  config.model = copy.path();
+  const auto engine = create_engine(config);
+  ASSERT_FALSE(engine);
+  const std::string& error = engine.error().message;
+  EXPECT_NE(error.find("pooler.dense"), std::string::npos) << error;
+  config.convert = "embed";
+  const std::unique_ptr<Engine> embedding = testing::start_engine(config);
+  ASSERT_NE(embedding, nullptr);
+  EXPECT_EQ(embedding->model().pooling->width, 32);
+}
+
 class GgufTokenizers : public ::testing::TestWithParam<const char*> {};
 
 // Texts become the ids that the directory's tokenizer gives, and stand between the same tokens.
