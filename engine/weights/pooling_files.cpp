@@ -73,7 +73,8 @@ Expected<std::optional<ScoreFunction>> read_function(const std::string& folder,
       file, "activation_fn", in_quotes(function), "Identity, Sigmoid or Softmax");
 }
 
-// Sets the names of a layer's labels, and the usual function for them.
+// Sets the names of a layer's labels, and the usual function for them: that of transformers'
+// pipeline, which vLLM has for texts and pairs alike. A regression's value is its logit.
 void read_labels(const Json& json, PoolingInfo& info) {
   info.labels.clear();
   const Json* const names = member(json, "id2label");
@@ -82,9 +83,10 @@ void read_labels(const Json& json, PoolingInfo& info) {
     const std::string name = names == nullptr ? std::string() : text_of(*names, key);
     info.labels.push_back(name.empty() ? "LABEL_" + key : name);
   }
-  const bool is_multi = text_of(json, "problem_type") == "multi_label_classification";
-  info.function =
-      info.width == 1 || is_multi ? ScoreFunction::kSigmoid : ScoreFunction::kSoftmax;
+  const std::string kind = text_of(json, "problem_type");
+  const bool is_each_apart = info.width == 1 || kind == "multi_label_classification";
+  info.function = is_each_apart ? ScoreFunction::kSigmoid : ScoreFunction::kSoftmax;
+  if (kind == "regression") info.function = ScoreFunction::kIdentity;
 }
 
 void read_matryoshka(const Json& json, PoolingInfo& info) {

@@ -88,6 +88,9 @@ TEST_F(Classifiers, TheFunctionIsTheFiles) {
   EXPECT_EQ(function_of(1, R"("problem_type":null)"), kSigmoid);
   EXPECT_EQ(function_of(3, R"("problem_type":"single_label_classification")"), kSoftmax);
   EXPECT_EQ(function_of(3, R"("problem_type":"multi_label_classification")"), kSigmoid);
+  EXPECT_EQ(function_of(1, R"("problem_type":"regression")"), kIdentity);
+  EXPECT_EQ(function_of(3, R"("problem_type":"regression")"), kIdentity);
+  EXPECT_EQ(function_of(1, R"("problem_type":"regression",)" + place + R"(.Sigmoid"})"), kSigmoid);
   EXPECT_EQ(function_of(1, place + R"(.linear.Identity"})"), kIdentity);
   EXPECT_EQ(function_of(1, old_place + R"(.linear.Identity")"), kIdentity);
   EXPECT_EQ(function_of(3, place + R"(.activation.Sigmoid"})"), kSigmoid);
