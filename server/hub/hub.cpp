@@ -57,9 +57,11 @@ bool is_yes(std::string text) {
   return text == "1" || text == "ON" || text == "YES" || text == "TRUE";
 }
 
-bool has_modules(const RepoInfo& info) {
-  return std::find(info.files.begin(), info.files.end(), kModulesFile) != info.files.end();
+bool has_file(const RepoInfo& info, const std::string& path) {
+  return std::find(info.files.begin(), info.files.end(), path) != info.files.end();
 }
+
+bool has_modules(const RepoInfo& info) { return has_file(info, kModulesFile); }
 
 // The download of one model.
 class Fetch {
@@ -75,9 +77,10 @@ class Fetch {
 
  private:
   Expected<std::string> download(const RepoInfo& info, bool with_weights);
-  // Asks once for the modules of a snapshot that was filled without asking for modules.json, by
-  // another client or an older version. Where that fails, a note says so.
+  // Asks once for the modules of a snapshot that was filled without asking for modules.json or what
+  // it names, by another client or an older version. Where that fails, a note says so.
   void complete(const std::string& snapshot);
+  [[nodiscard]] std::string missing_module() const;
   Expected<void> get_modules();
   Expected<void> get_all(const std::vector<std::string>& paths);
   // `counted`: the bytes of it that are in done_ already.
@@ -142,14 +145,26 @@ Expected<std::string> Fetch::download(const RepoInfo& info, bool with_weights) {
   return cache_.snapshot(commit_);
 }
 
+// The first file of modules that a snapshot may lack; empty: it has all, or there are none.
+std::string Fetch::missing_module() const {
+  if (!cache_.knows(commit_, kModulesFile)) return kModulesFile;
+  const auto modules = read_small_file(cache_.snapshot_file(commit_, kModulesFile));
+  if (!modules) return {};
+  for (const std::string& file : module_configs(*modules)) {
+    if (!cache_.knows(commit_, file)) return file;
+  }
+  return {};
+}
+
 void Fetch::complete(const std::string& snapshot) {
   const auto config = read_small_file(snapshot + "/config.json");
-  if (!config || !modules_matter(*config)) return;
+  if (!config || !(options_.pools || modules_matter(*config))) return;
   commit_ = std::filesystem::path(snapshot).filename().string();
-  if (cache_.knows(commit_, kModulesFile)) return;
-  const std::string missing = name_.repo + ": the cache has no " + kModulesFile +
-                              ", and does not say that there is none, so vectors may be pooled "
-                              "in another way than the model's: ";
+  const std::string file = missing_module();
+  if (file.empty()) return;
+  const std::string missing = name_.repo + ": the cache has no " + file +
+                              ", and does not say that there is none, so vectors or scores may be "
+                              "others than the model's: ";
   if (options_.offline) {
     progress_.on_note(missing + "HF_HUB_OFFLINE forbids to ask for it");
     return;
@@ -174,7 +189,11 @@ Expected<void> Fetch::get_modules() {
   // This file is last, so that a snapshot that has it has what it names.
   if (has_modules(info)) wanted.emplace_back(kModulesFile);
   SLUICE_TRY_VOID(get_all(wanted));
-  return has_modules(info) ? Expected<void>() : cache_.mark_absent(commit_, kModulesFile);
+  if (!has_modules(info)) return cache_.mark_absent(commit_, kModulesFile);
+  for (std::string file = missing_module(); !file.empty(); file = missing_module()) {
+    SLUICE_TRY_VOID(has_file(info, file) ? get_all({file}) : cache_.mark_absent(commit_, file));
+  }
+  return {};
 }
 
 int64_t Fetch::bytes_present(const RemoteFile& file) const {
@@ -288,6 +307,8 @@ Expected<HubOptions> hub_options(const Config& config) {
   }
   if (options.cache_dir.empty()) options.cache_dir = home_folder() + "/hub";
   options.offline = is_yes(environment({"HF_HUB_OFFLINE"}));
+  options.pools = config.runner == "pooling" || config.convert == "embed" ||
+                  config.convert == "classify" || config.pooling != "auto";
   return options;
 }
 

@@ -12,6 +12,7 @@ struct HubOptions {
   std::string revision;   // a branch, a tag or a commit
   std::string cache_dir;  // holds models--org--name
   bool offline = false;   // the cache only
+  bool pools = false;     // vectors or scores are asked for, also of a model that generates
 };
 
 }  // namespace sluice::hub

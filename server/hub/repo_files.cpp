@@ -314,6 +314,23 @@ bool modules_matter(std::string_view config_json) {
   });
 }
 
+std::vector<std::string> module_configs(std::string_view modules_json) {
+  std::vector<std::string> files;
+  const Json root = parse(modules_json);
+  for (const Json& module : root.is_array() ? root : Json::array()) {
+    const auto text_of = [&module](const char* name) {
+      const auto found = module.is_object() ? module.find(name) : module.end();
+      const bool is_text = module.is_object() && found != module.end() && found->is_string();
+      return is_text ? found->get<std::string>() : std::string();
+    };
+    const std::string path = text_of("path");
+    if (is_safe_path(path) && !text_of("type").ends_with(".Normalize")) {
+      files.push_back(path + "/config.json");
+    }
+  }
+  return files;
+}
+
 Expected<std::vector<std::string>> shards_of_index(std::string_view json) {
   const Json root = parse(json);
   const auto map = root.is_object() ? root.find("weight_map") : root.end();

@@ -43,9 +43,14 @@ Expected<FileSelection> select_files(const std::vector<std::string>& listing,
 // Says which modules of sentence-transformers follow a model.
 constexpr const char* kModulesFile = "modules.json";
 
-// Tells from a config.json whether a model's vectors would be others with a modules.json than
-// without one. Models that generate text are pooled at the last token in either case.
+// Tells from a config.json whether a model's answers would be others with a modules.json than
+// without one. A model that generates text does that in either case, unless it is asked for vectors
+// or scores.
 bool modules_matter(std::string_view config_json);
+
+// The config.json of each module that a modules.json lists and that has one; paths that leave the
+// repository are left out.
+std::vector<std::string> module_configs(std::string_view modules_json);
 
 // The files of a model.safetensors.index.json; kDataLoss where it is none.
 Expected<std::vector<std::string>> shards_of_index(std::string_view json);

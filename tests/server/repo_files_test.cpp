@@ -131,6 +131,14 @@ TEST(SelectFiles, TakesWhatSaysHowVectorsAreMade) {
   EXPECT_EQ(late->files, (std::vector<std::string>{"config.json", "artifact.metadata"}));
 }
 
+TEST(ModuleConfigs, AreOfModulesThatHaveOne) {
+  EXPECT_EQ(module_configs(R"([{"type":"a.Transformer","path":""},{"type":"a.Pooling","path":"1_P"},
+                               {"type":"a.Normalize","path":"2_N"},{"type":"a.Dense","path":"3/D"},
+                               {"type":"a.Dense","path":"../x"},{"type":1,"path":2},7])"),
+            (std::vector<std::string>{"1_P/config.json", "3/D/config.json"}));
+  for (const char* text : {"", "{}", "[", "null"}) EXPECT_TRUE(module_configs(text).empty());
+}
+
 TEST(SelectFiles, TakesTheOnlyGgufOrTheUsualOneOrAsks) {
   EXPECT_EQ(chosen({"a-IQ4_XS.gguf", "mmproj-a-f16.gguf"}, "o/n"), "a-IQ4_XS.gguf");
   EXPECT_EQ(chosen({"a-Q2_K.gguf", "a-q4_k_m.gguf"}, "o/n"), "a-q4_k_m.gguf");
