@@ -205,8 +205,9 @@ std::optional<std::string> RepoCache::find(const ModelName& name,
   const auto has = [&](const char* file) {
     return std::binary_search(files.begin(), files.end(), file);
   };
-  if (!has("tokenizer.json") && !has("tiktoken.model")) return std::nullopt;
-  return snapshot(commit);
+  const bool has_tokenizer = has("tokenizer.json") || has("tiktoken.model") || has("vocab.txt") ||
+                             (has("vocab.json") && has("merges.txt"));
+  return has_tokenizer ? std::optional(snapshot(commit)) : std::nullopt;
 }
 
 Expected<std::string> read_small_file(const std::string& path) {

@@ -119,14 +119,16 @@ def a_directory_is_fetched_once_and_only_what_is_needed(binary, _):
         assert case.hub.requests("storage", "GET", "safetensors") == []
 
 
-def a_tiktoken_vocabulary_is_a_tokenizer(binary, _):
-    files = directory_files(WEIGHTS)
-    files["tiktoken.model"] = files.pop("tokenizer.json")
-    with Case(binary, files) as case:
-        path = case.fetch()
-        assert os.path.exists(os.path.join(path, "tiktoken.model")), os.listdir(path)
-        case.hub.log.clear()
-        assert case.fetch() == path and case.hub.log == []
+def a_vocabulary_is_a_tokenizer(binary, _):
+    for names in (("tiktoken.model",), ("vocab.txt",), ("vocab.json", "merges.txt")):
+        files = directory_files(WEIGHTS)
+        data = files.pop("tokenizer.json")
+        with Case(binary, files | dict.fromkeys(names, data)) as case:
+            path = case.fetch()
+            case.hub.log.clear()
+            assert case.fetch() == path and case.hub.log == [], (names, case.hub.log)
+            os.unlink(os.path.join(path, names[-1]))
+            assert case.fetch() == path and os.path.exists(os.path.join(path, names[-1])), os.listdir(path)
 
 
 def flags_name_the_hub_the_cache_and_the_token(binary, _):
@@ -517,7 +519,7 @@ def some_hosts_need_no_proxy(binary, _):
 
 CASES = [
     a_directory_is_fetched_once_and_only_what_is_needed,
-    a_tiktoken_vocabulary_is_a_tokenizer,
+    a_vocabulary_is_a_tokenizer,
     flags_name_the_hub_the_cache_and_the_token,
     cut_connections_resume_where_they_ended,
     a_killed_download_is_continued,
