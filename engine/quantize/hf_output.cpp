@@ -11,7 +11,6 @@
 #include "engine/quantize/output_file.h"
 #include "engine/quantize/tokenizer_output.h"
 #include "engine/tokenizer/files/json_parts.h"
-#include "engine/weights/hf_config.h"
 #include "engine/weights/json_file.h"
 #include "engine/weights/mapped_file.h"
 

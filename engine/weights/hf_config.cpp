@@ -506,11 +506,8 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
         return wrong_file(file_name, field, found, expected);
       };
   SLUICE_TRY(const Json root, parse_object(json, file_name));
-  const Json* nested = nullptr;
-  for (const char* name : kTextConfigs) {
-    if (nested == nullptr) nested = json_field(root, name);
-  }
-  const Json& config = nested != nullptr && nested->is_object() ? *nested : root;
+  const Json* const nested = text_config_of(root);
+  const Json& config = nested != nullptr ? *nested : root;
 
   HfConfig result{.model_type = {},
                   .tied_embeddings = false,

@@ -14,10 +14,6 @@
 
 namespace sluice {
 
-// The objects of a config.json that hold the text model's keys of a wrapper, "llm_config" being
-// InternVL's; the first that is there counts.
-inline constexpr const char* kTextConfigs[] = {"text_config", "llm_config"};
-
 struct HfConfig {
   std::string model_type;          // the text model's
   const FileSpec* spec = nullptr;  // of that type; null: no family has it

@@ -294,6 +294,8 @@ TEST(HfTokenizer, ConfigsNameTheSpecialTokens) {
   const auto& replaced = (*tokenizer)->end_tokens();
   EXPECT_EQ(std::count(replaced.begin(), replaced.end(), 3), 0);
   EXPECT_EQ(std::count(replaced.begin(), replaced.end(), 5), 1);
+  files.config = R"({"llm_config": {"eos_token_id": 6}})";  // InternVL's
+  EXPECT_EQ(std::ranges::count(create_hf_tokenizer(files).value()->end_tokens(), 6), 1);
   files.tokenizer_config.insert(1, R"("tokenizer_class": "LlamaTokenizerFast", )");
   EXPECT_TRUE(create_hf_tokenizer(files).value()->prefix_tokens().empty());
 }
@@ -423,7 +425,8 @@ TEST(HfTokenizer, SpecialTokensWithoutARowInTheEmbeddingAreLeftOut) {
   const std::string text = "a<image_soft_token>b";
   for (const std::string& config :
        {"{\"vocab_size\":" + std::to_string(rows) + "}",
-        R"({"vocab_size":1,"text_config":{"vocab_size":)" + std::to_string(rows) + "}}"}) {
+        R"({"vocab_size":1,"text_config":{"vocab_size":)" + std::to_string(rows) + "}}",
+        R"({"vocab_size":1,"llm_config":{"vocab_size":)" + std::to_string(rows) + "}}"}) {
     const auto smaller = with_config(config);
     ASSERT_TRUE(smaller.has_value());
     EXPECT_EQ((*smaller)->vocab_size(), rows);

@@ -49,8 +49,8 @@ Json section_of(const Json& json, std::string_view key) {
 // Returns vocab_size of a config.json; 0: not stated.
 Expected<int64_t> embedding_rows(std::string_view config_text) {
   SLUICE_TRY(const Json config, parse_file(json_without_nan(config_text, ""), "config.json"));
-  for (const Json& section : {section_of(config, "text_config"), config}) {
-    const Json* size = json_field(section, "vocab_size");
+  for (const Json* section : {text_config_of(config), &config}) {
+    const Json* size = section == nullptr ? nullptr : json_field(*section, "vocab_size");
     if (size != nullptr && size->is_number_unsigned()) return size->get<int64_t>();
   }
   return 0;
@@ -553,7 +553,9 @@ Expected<void> HfReader::read_special_tokens(const HfTokenizerFiles& files) {
     for (const auto& [name, field] : extra.items()) add_named(name, &field);
   }
   SLUICE_TRY_VOID(add_ends(config, "config.json"));
-  SLUICE_TRY_VOID(add_ends(section_of(config, "text_config"), "config.json"));
+  if (const Json* const text = text_config_of(config)) {
+    SLUICE_TRY_VOID(add_ends(*text, "config.json"));
+  }
   add_ends_of_generation(files.generation_config);
   if (parts_.bos == kInvalidToken && !parts_.prefix.empty()) parts_.bos = parts_.prefix.front();
   if (parts_.eos == kInvalidToken && !parts_.more_ends.empty()) {

@@ -19,7 +19,7 @@ struct HfTokenizerFiles {
   std::string tokenizer_json = {};
   std::string tiktoken = {};           // tiktoken.model (tiktoken.h), read without a tokenizer.json
   std::string tokenizer_config = {};   // names of bos, eos and similar tokens
-  std::string config = {};             // eos_token_id and vocab_size, also inside text_config
+  std::string config = {};             // eos_token_id and vocab_size, also of a text model inside
   std::string generation_config = {};  // eos_token_id
 };
 

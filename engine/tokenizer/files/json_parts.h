@@ -49,6 +49,11 @@ std::optional<int64_t> json_whole_number(const nlohmann::json& value);
 std::string json_without_nan(std::string_view text, std::string_view file);
 // Returns nullptr for a missing or null field.
 const nlohmann::json* json_field(const nlohmann::json& object, std::string_view key);
+// The objects of a config.json that hold the text model's keys of a wrapper, "llm_config" being
+// InternVL's; the first that is there counts.
+inline constexpr const char* kTextConfigs[] = {"text_config", "llm_config"};
+// Returns that one; nullptr: the model is no wrapper.
+const nlohmann::json* text_config_of(const nlohmann::json& config);
 tl::unexpected<Error> json_error(std::string_view where, const std::string& what);
 tl::unexpected<Error> json_unsupported(std::string_view where,
                                        std::string_view found,

@@ -37,6 +37,14 @@ const Json* json_field(const Json& object, std::string_view key) {
   return at == object.end() || at->is_null() ? nullptr : &*at;
 }
 
+const Json* text_config_of(const Json& config) {
+  for (const char* name : kTextConfigs) {
+    const Json* const nested = json_field(config, name);
+    if (nested != nullptr) return nested->is_object() ? nested : nullptr;
+  }
+  return nullptr;
+}
+
 Expected<std::string> json_string(const Json& object,
                                   std::string_view key,
                                   std::string_view where) {
