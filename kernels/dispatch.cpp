@@ -120,7 +120,7 @@ Expected<void> check_activations(DeviceType device,
   if (on_cpu) {
     return make_error(ErrorCode::kUnsupported, type + " have no such kernel on the CPU");
   }
-  if (is_e4m3(weight)) {
+  if (layout_of(weight).is_e4m3()) {
     return make_error(ErrorCode::kUnsupported,
                       type + (is_e4m3(activations)
                                   ? " take a GPU of compute capability 9.0 (Hopper); --device cpu "

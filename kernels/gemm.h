@@ -169,11 +169,11 @@ Expected<void> check_float_rows(DeviceType device, WeightFormat weight);
 // The maxima over a model's matrices that a workspace's size depends on.
 struct LargestMatrices {
   int32_t outputs = 0;
-  int32_t int8_columns = 0;  // stored columns of kInt8Channel matrices
+  int32_t int8_columns = 0;  // stored columns of matrices whose sums are in one piece
 
   void add(const PackedWeight& weight) {
     outputs = std::max(outputs, weight.n);
-    if (weight.format != WeightFormat::kInt8Channel) return;
+    if (!layout_of(weight.format).has_int32_sums()) return;
     int8_columns = std::max(int8_columns, static_cast<int32_t>(weight.stored_columns()));
   }
 

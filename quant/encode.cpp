@@ -278,7 +278,7 @@ float code_value(CodeScheme scheme, uint8_t code, uint8_t zero) {
       return e4m3_to_float(code);
     case CodeScheme::kNvfp4:
     case CodeScheme::kMxfp4:
-      return 0.5F * static_cast<float>(kMxfp4Codebook[code]);
+      return 0.5F * static_cast<float>(kE2M1Codebook[code]);
   }
   return 0;
 }

@@ -66,24 +66,22 @@ void store_fifth_bits(const uint8_t* codes, std::byte* bytes) {
   std::memcpy(bytes, &bits, sizeof(bits));
 }
 
+// Stores the codes of a block of 32 at its end; the block's code bits are 0.
+void store_codes_of_32(const FormatInfo& info, const uint8_t* codes, std::byte* block) {
+  const PackedLayout& layout = layout_of(info.format);
+  CHECK_EQ(layout.low_bits, 4);
+  std::byte* const low = block + info.block_bytes - 4 * kQuantGroup / 8;
+  store_split_nibbles(codes, low);
+  if (layout.high_bits == 1) store_fifth_bits(codes, low - kQuantGroup / 8);
+}
+
 // Stores the codes of group `g` in a block whose code bits are 0.
 void store_codes(WeightFormat format, int g, const uint8_t* codes, std::byte* block) {
+  const FormatInfo& info = format_info(format);
+  if (info.block_elements == kQuantGroup) return store_codes_of_32(info, codes, block);
   switch (format) {
-    case WeightFormat::kQ4_0:
-    case WeightFormat::kIQ4_NL:
-      return store_split_nibbles(codes, block + 2);
-    case WeightFormat::kQ4_1:
-      return store_split_nibbles(codes, block + 4);
-    case WeightFormat::kMXFP4:
-      return store_split_nibbles(codes, block + 1);
     case WeightFormat::kIQ4_XS:
       return store_split_nibbles(codes, block + 8 + 16 * g);
-    case WeightFormat::kQ5_0:
-      store_fifth_bits(codes, block + 2);
-      return store_split_nibbles(codes, block + 6);
-    case WeightFormat::kQ5_1:
-      store_fifth_bits(codes, block + 4);
-      return store_split_nibbles(codes, block + 8);
     case WeightFormat::kQ2_K:
       return store_plane(codes, 0, 3, 2 * (g % 4), block + 16 + g / 4 * 32);
     case WeightFormat::kQ3_K:
@@ -139,7 +137,7 @@ void codebook_codes(const CodebookGrid& grid, const Weights& in, float scale, ui
   }
 }
 
-void encode_mxfp4_block(const Weights& in, std::byte* block) {
+void encode_block_of_e2m1(WeightFormat format, const Weights& in, std::byte* block) {
   const Encoding encoding{.scheme = CodeScheme::kMxfp4, .group = 32};
   const FloatRows rows{.x = in.x, .importance = in.importance, .rows = 1, .k = 32};
   float scale = 1;
@@ -147,42 +145,31 @@ void encode_mxfp4_block(const Weights& in, std::byte* block) {
   choose_scales(encoding, rows, 1, {&scale});
   encode_codes(encoding, rows, 1, {&scale}, codes);
   block[0] = static_cast<std::byte>(std::ilogb(scale) + 127);
-  store_all_codes(WeightFormat::kMXFP4, codes, block);
+  store_all_codes(format, codes, block);
 }
 
 void encode_block_of_32(WeightFormat format, const Weights& in, std::byte* block) {
+  const PackedLayout& layout = layout_of(format);
+  if (layout.element == ElementFormat::kE2M1) return encode_block_of_e2m1(format, in, block);
   uint8_t codes[32];
-  switch (format) {
-    case WeightFormat::kQ4_0:
-    case WeightFormat::kQ5_0: {
-      const bool is_four = format == WeightFormat::kQ4_0;
-      const IntegerGrid grid{is_four ? -8.0F : -16.0F, is_four ? 7.0F : 15.0F};
-      const float scale = symmetric_scale(grid, in, -grid.low, as_half);
-      symmetric_codes(grid, in, scale, static_cast<int>(-grid.low), codes);
-      store_half(scale, block);
-      break;
-    }
-    case WeightFormat::kQ4_1:
-    case WeightFormat::kQ5_1: {
-      const bool is_four = format == WeightFormat::kQ4_1;
-      const float most = is_four ? 15.0F : 31.0F;
-      const Line line = search_line(in, most, /*falls=*/false, as_half);
-      line_codes(in, line, most, codes);
-      store_half(line.scale, block);
-      store_half(line.min, block + 2);
-      break;
-    }
-    case WeightFormat::kIQ4_NL: {
-      const CodebookGrid grid{kIq4Codebook};
-      const float scale = symmetric_scale(grid, in, 127.0F, as_half);
-      codebook_codes(grid, in, scale, codes);
-      store_half(scale, block);
-      break;
-    }
-    case WeightFormat::kMXFP4:
-      return encode_mxfp4_block(in, block);
-    default:
-      SLUICE_UNREACHABLE("a format whose blocks are not of 32");
+  if (layout.has_min()) {
+    const auto most = static_cast<float>((1 << layout.code_bits()) - 1);
+    const Line line = search_line(in, most, /*falls=*/false, as_half);
+    line_codes(in, line, most, codes);
+    store_half(line.scale, block);
+    store_half(line.min, block + 2);
+  } else if (layout.codebook() != nullptr) {
+    const CodebookGrid grid{layout.codebook()};
+    const auto end = static_cast<float>(-layout.codebook()[0]);
+    const float scale = symmetric_scale(grid, in, end, as_half);
+    codebook_codes(grid, in, scale, codes);
+    store_half(scale, block);
+  } else {
+    const auto zero = static_cast<float>(layout.zero_point);
+    const IntegerGrid grid{-zero, zero - 1};
+    const float scale = symmetric_scale(grid, in, zero, as_half);
+    symmetric_codes(grid, in, scale, layout.zero_point, codes);
+    store_half(scale, block);
   }
   store_all_codes(format, codes, block);
 }

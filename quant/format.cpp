@@ -1,54 +1,46 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "quant/format.h"
 
+#include <algorithm>
 #include <array>
 #include <bit>
 
 #include "engine/core/status.h"
+#include "quant/layout.h"
 
 namespace sluice {
 namespace {
 
-// One row per WeightFormat, in its order, so that format_info() is an index.
-// clang-format off
-constexpr std::array<FormatInfo, kNumWeightFormats> kFormats = {{
-    // format, name, ggml type, block elements and bytes, integer, zero point, codebook, minimum,
-    // offset and number of fp16 scales
-    {WeightFormat::kF32,    "F32",    0,  1,   4,   false, 0,   nullptr,        false, 0,   0},
-    {WeightFormat::kF16,    "F16",    1,  1,   2,   false, 0,   nullptr,        false, 0,   0},
-    {WeightFormat::kBF16,   "BF16",   30, 1,   2,   false, 0,   nullptr,        false, 0,   0},
-    {WeightFormat::kQ4_0,   "Q4_0",   2,  32,  18,  true,  8,   nullptr,        false, 0,   1},
-    {WeightFormat::kQ4_1,   "Q4_1",   3,  32,  20,  true,  0,   nullptr,        true,  0,   2},
-    {WeightFormat::kQ5_0,   "Q5_0",   6,  32,  22,  true,  16,  nullptr,        false, 0,   1},
-    {WeightFormat::kQ5_1,   "Q5_1",   7,  32,  24,  true,  0,   nullptr,        true,  0,   2},
-    {WeightFormat::kQ8_0,   "Q8_0",   8,  32,  34,  true,  128, nullptr,        false, 0,   1},
-    {WeightFormat::kQ2_K,   "Q2_K",   10, 256, 84,  true,  0,   nullptr,        true,  80,  2},
-    {WeightFormat::kQ3_K,   "Q3_K",   11, 256, 110, true,  4,   nullptr,        false, 108, 1},
-    {WeightFormat::kQ4_K,   "Q4_K",   12, 256, 144, true,  0,   nullptr,        true,  0,   2},
-    {WeightFormat::kQ5_K,   "Q5_K",   13, 256, 176, true,  0,   nullptr,        true,  0,   2},
-    {WeightFormat::kQ6_K,   "Q6_K",   14, 256, 210, true,  32,  nullptr,        false, 208, 1},
-    {WeightFormat::kIQ4_NL, "IQ4_NL", 20, 32,  18,  true,  0,   kIq4Codebook,   false, 0,   1},
-    {WeightFormat::kIQ4_XS, "IQ4_XS", 23, 256, 136, true,  0,   kIq4Codebook,   false, 0,   1},
-    {WeightFormat::kMXFP4,  "MXFP4",  39, 32,  17,  true,  0,   kMxfp4Codebook, false, 0,   0},
-    {WeightFormat::kInt8Channel,  "INT8",         kNoGgmlType, 1, 1, true,  128, nullptr, false, 0, 0},
-    {WeightFormat::kNVFP4,        "NVFP4",        kNoGgmlType, 2, 1, true,  0, kMxfp4Codebook, false, 0, 0},
-    {WeightFormat::kInt4Group32,  "INT4 per 32",  kNoGgmlType, 2, 1, true,  0, nullptr, false, 0, 0},
-    {WeightFormat::kInt4Group128, "INT4 per 128", kNoGgmlType, 2, 1, true,  0, nullptr, false, 0, 0},
-    {WeightFormat::kInt8Group32,  "INT8 per 32",  kNoGgmlType, 1, 1, true,  0, nullptr, false, 0, 0},
-    {WeightFormat::kE4M3Channel,  "FP8",          kNoGgmlType, 1, 1, false, 0, nullptr, false, 0, 0},
-    {WeightFormat::kE4M3Block,    "FP8 per 128",  kNoGgmlType, 1, 1, false, 0, nullptr, false, 0, 0},
-}};
-
-// clang-format on
-
-constexpr bool rows_in_enum_order() {
-  for (size_t i = 0; i < kFormats.size(); ++i) {
-    if (static_cast<size_t>(kFormats[i].format) != i) return false;
-  }
-  return true;
+constexpr FormatInfo info_of(WeightFormat format,
+                             std::string_view name,
+                             uint32_t ggml_type,
+                             int32_t block_elements,
+                             int32_t block_bytes,
+                             int32_t scale_offset) {
+  const PackedLayout& layout = layout_of(format);
+  return {.format = format,
+          .name = name,
+          .ggml_type = ggml_type,
+          .block_elements = block_elements,
+          .block_bytes = block_bytes,
+          .is_integer = layout.is_integer(),
+          .zero_point = layout.zero_point,
+          .codebook = layout.codebook(),
+          .has_min = layout.has_min(),
+          .scale_offset = scale_offset,
+          .num_scales = layout.num_half_scales()};
 }
 
-static_assert(rows_in_enum_order());
+#define SLUICE_INFO(format, name, type, block, bytes, element, zero, scale_at, ...) \
+  info_of(WeightFormat::format, name, type, block, bytes, scale_at),
+constexpr std::array<FormatInfo, kNumWeightFormats> kFormats = {
+    {SLUICE_WEIGHT_FORMATS(SLUICE_INFO)}};
+#undef SLUICE_INFO
+
+constexpr bool has_type(const FormatInfo& info) { return info.ggml_type != kNoGgmlType; }
+
+constexpr auto kNumTyped = std::ranges::count_if(kFormats, has_type);
+static_assert(std::ranges::is_partitioned(kFormats, has_type));
 
 constexpr uint32_t kFloatSign = 0x80000000U;
 constexpr uint32_t kFloatInfinity = 0x7f800000U;
@@ -56,9 +48,7 @@ constexpr uint32_t kFloatQuietBit = 0x00400000U;
 
 }  // namespace
 
-std::span<const FormatInfo> format_table() {
-  return std::span(kFormats).first(static_cast<size_t>(WeightFormat::kInt8Channel));
-}
+std::span<const FormatInfo> format_table() { return std::span(kFormats).first(size_t{kNumTyped}); }
 
 const FormatInfo& format_info(WeightFormat format) {
   const auto row = static_cast<size_t>(format);

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Weight formats: the meaning of a checkpoint's bytes. One row per format, blocks along K as in
-// GGUF (little-endian). reference.cpp decodes them, repack.h has the kernel layout.
+// The meaning of a checkpoint's bytes: blocks along K as in GGUF (little-endian). layout.h has a
+// row per format, reference.cpp decodes them.
 #pragma once
 
 #include <cstddef>
@@ -9,43 +9,13 @@
 #include <span>
 #include <string_view>
 
+#include "quant/layout.h"
+
 namespace sluice {
-
-enum class WeightFormat : uint8_t {
-  kF32,
-  kF16,
-  kBF16,
-  kQ4_0,
-  kQ4_1,
-  kQ5_0,
-  kQ5_1,
-  kQ8_0,
-  kQ2_K,
-  kQ3_K,
-  kQ4_K,
-  kQ5_K,
-  kQ6_K,
-  kIQ4_NL,
-  kIQ4_XS,
-  kMXFP4,
-  // The formats below have no blocks: codes and scales are apart in a checkpoint, and plain_rows.h
-  // is the form between it and kernels. Block decoders refuse them.
-  kInt8Channel,   // int8 codes, one fp32 scale per row (output channel)
-  kNVFP4,         // e2m1 codes, an e4m3 scale per 16, one fp32 scale per row
-  kInt4Group32,   // 4-bit codes, an fp32 scale and a zero point of 8 bits per 32
-  kInt4Group128,  // likewise per 128
-  kInt8Group32,   // 8-bit codes, an fp32 scale and a zero point of 8 bits per 32
-  kE4M3Channel,   // e4m3 codes, one fp32 scale per row
-  kE4M3Block      // e4m3 codes, an fp32 scale per 128
-};
-
-inline constexpr int kNumWeightFormats = static_cast<int>(WeightFormat::kE4M3Block) + 1;
-
-inline constexpr uint32_t kNoGgmlType = UINT32_MAX;
 
 struct FormatInfo {
   WeightFormat format;
-  std::string_view name;   // the spelling of GGUF tools: "Q4_1"
+  std::string_view name;   // for people: "Q4_1"
   uint32_t ggml_type;      // type id in GGUF tensor infos; kNoGgmlType: GGUF has none
   int32_t block_elements;  // weights per block along K; without blocks: per block_bytes
   int32_t block_bytes;     // codes alone in formats without blocks
@@ -55,21 +25,13 @@ struct FormatInfo {
   const int8_t* codebook;  // [16] values of stored codes; null: codes are the values
   bool has_min;            // a minimum is added
   int32_t scale_offset;    // offset of the block's consecutive fp16 scales
-  int32_t num_scales;      // number of fp16 scales; 0: floats, and MXFP4, whose scale is 2^e
+  int32_t num_scales;      // number of fp16 scales; 0: floats, and scales of other types
 };
 
-// The formats whose rows are blocks with scales: those before kInt8Channel.
+// The formats whose rows are blocks or floats: those with a type in GGUF.
 std::span<const FormatInfo> format_table();
 const FormatInfo& format_info(WeightFormat format);
 std::optional<WeightFormat> format_from_ggml_type(uint32_t ggml_type);
-
-inline constexpr int8_t kIq4Codebook[16] = {
-    -127, -104, -83, -65, -49, -35, -22, -10, 1, 13, 25, 38, 53, 69, 89, 113};
-// E2M1 of MXFP4 and NVFP4, doubled so that all values are integers; scales are halved in return.
-inline constexpr int8_t kMxfp4Codebook[16] = {
-    0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-
-inline constexpr int32_t kQuantGroup = 32;  // activation quantization group along absolute k
 
 // 32 weights of one row of an integer format in their stored form. Weight j is
 //   value(codes[j]) * (scale * sub_scale[h]) + (min * sub_min[h]),  h = j / 16,
@@ -79,7 +41,7 @@ struct QuantizedGroup {
   uint8_t codes[kQuantGroup];
   int32_t sub_scale[2];
   int32_t sub_min[2];
-  uint16_t scale_bits;  // in stored form: fp16; MXFP4: the exponent byte
+  uint16_t scale_bits;  // in stored form: fp16 or the exponent byte
   uint16_t min_bits;    // fp16, before the sign that `min` has
   float scale;
   float min;  // with sub-minima: the stored value negated, since they are subtracted

@@ -36,44 +36,25 @@ uint8_t stored(CodeKind code, uint8_t byte) {
   return code == CodeKind::kInt8 ? static_cast<uint8_t>(byte ^ kFlip) : byte;
 }
 
-bool is_code_of(WeightFormat format, CodeKind code) {
-  switch (format) {
-    case WeightFormat::kInt4Group32:
-    case WeightFormat::kInt4Group128:
-      return code == CodeKind::kInt4;
-    case WeightFormat::kInt8Channel:
-    case WeightFormat::kInt8Group32:
-      return code == CodeKind::kInt8;
-    case WeightFormat::kE4M3Channel:
-    case WeightFormat::kE4M3Block:
+// Whether a format's codes are of this kind, its scales outside of blocks.
+bool is_code_of(const PackedLayout& layout, CodeKind code) {
+  switch (layout.element) {
+    case ElementFormat::kE4M3:
       return code == CodeKind::kE4M3;
-    case WeightFormat::kNVFP4:
-    case WeightFormat::kMXFP4:
+    case ElementFormat::kE2M1:
       return code == CodeKind::kE2M1;
+    case ElementFormat::kInt:
+      if (!layout.has_zeros() && layout.scales != ScaleLayout::kChannel) return false;
+      return code == (layout.low_bits == 4 ? CodeKind::kInt4 : CodeKind::kInt8);
     default:
       return false;
   }
 }
 
-// Returns the number of columns per scale of the format; 0: one scale for all of a row.
-int32_t columns_per_scale(WeightFormat format) {
-  switch (packed_layout(format).scales) {
-    case ScaleLayout::kSub16E4M3:
-      return 16;
-    case ScaleLayout::kExponent:
-    case ScaleLayout::kFloat32:
-      return 32;
-    case ScaleLayout::kFloat128:
-    case ScaleLayout::kBlock128:
-      return 128;
-    default:
-      return 0;
-  }
-}
-
 void check_rows(WeightFormat format, const PlainRows& rows) {
-  CHECK(is_code_of(format, rows.code));
-  const int32_t columns = columns_per_scale(format);
+  const PackedLayout& layout = layout_of(format);
+  CHECK(is_code_of(layout, rows.code));
+  const int32_t columns = layout.columns_per_scale();
   CHECK(rows.group == 0 || (columns != 0 && rows.group % columns == 0));
   CHECK(rows.zeros == nullptr || columns != 0);
 }
@@ -143,8 +124,8 @@ struct BlockScales {
 // Writes row r's scales of a block's groups; `first` is its first column.
 void put_scales(
     WeightFormat format, const PlainRows& rows, int32_t r, int64_t first, const BlockScales& at) {
-  const PackedLayout& layout = packed_layout(format);
-  const int32_t columns = columns_per_scale(format);
+  const PackedLayout& layout = layout_of(format);
+  const int32_t columns = layout.columns_per_scale();
   if (columns == 0) return;
   const int64_t span = int64_t{layout.groups_per_block} * kQuantGroup;
   const int64_t end = std::min(rows.k, first + span);
@@ -178,7 +159,7 @@ void put_scales(
 
 void put_head(WeightFormat format, const PlainRows& rows, int32_t r, std::byte* tile) {
   float scale = 1;
-  if (packed_layout(format).scales == ScaleLayout::kChannel) {
+  if (layout_of(format).scales == ScaleLayout::kChannel) {
     scale = rows.scales[r];
   } else if (rows.row_scales != nullptr) {
     scale = rows.row_scales[r];
@@ -206,7 +187,7 @@ double code_value(CodeKind kind, uint8_t code, uint8_t zero) {
     case CodeKind::kE4M3:
       return of_e4m3[code];
     case CodeKind::kE2M1:
-      return 0.5 * kMxfp4Codebook[code];
+      return 0.5 * kE2M1Codebook[code];
   }
   return 0;
 }
@@ -222,38 +203,37 @@ std::optional<WeightFormat> plain_format(CodeKind code,
                                          int32_t group,
                                          bool has_zeros,
                                          bool int8_rows) {
-  switch (code) {
-    case CodeKind::kInt4:
-      if (group % 128 == 0) return WeightFormat::kInt4Group128;
-      if (group % 32 == 0) return WeightFormat::kInt4Group32;
-      break;
-    case CodeKind::kInt8:
-      if (group == 0 && !has_zeros && int8_rows) return WeightFormat::kInt8Channel;
-      if (group % 32 == 0) return WeightFormat::kInt8Group32;
-      break;
-    case CodeKind::kE4M3:
-      if (group == 0) return WeightFormat::kE4M3Channel;
-      if (group % 128 == 0) return WeightFormat::kE4M3Block;
-      break;
-    case CodeKind::kE2M1:
-      if (group == 16) return WeightFormat::kNVFP4;
-      if (group == 32) return WeightFormat::kMXFP4;
-      break;
+  // Returns the columns per scale where the format can hold these scales, else 0.
+  const auto columns_each = [&](const PackedLayout& layout) -> int64_t {
+    const int32_t columns = layout.columns_per_scale();
+    if (columns == 0) {
+      const bool are_rows = !layout.has_int32_sums() || (int8_rows && !has_zeros);
+      return group == 0 && are_rows ? INT64_MAX : 0;
+    }
+    // E2M1's scales have a type of their own for each length of groups.
+    const bool fits = code == CodeKind::kE2M1 ? group == columns : group % columns == 0;
+    return fits ? columns : 0;
+  };
+  std::optional<WeightFormat> best;
+  int64_t most = 0;
+  for (int i = 0; i < kNumWeightFormats; ++i) {
+    if (!is_code_of(kPackedLayouts[i], code)) continue;
+    const int64_t columns = columns_each(kPackedLayouts[i]);
+    if (columns > most) best = static_cast<WeightFormat>(i);
+    most = std::max(most, columns);
   }
-  return std::nullopt;
+  return best;
 }
 
 void pack_plain(WeightFormat format, const PlainRows& rows, std::byte* tile) {
   check_rows(format, rows);
   CHECK(rows.rows >= 1 && rows.rows <= kRowTile);
-  CHECK(rows.row_scales == nullptr || format == WeightFormat::kNVFP4);
-  const PackedLayout& layout = packed_layout(format);
+  const PackedLayout& layout = layout_of(format);
+  CHECK(rows.row_scales == nullptr || layout.scales == ScaleLayout::kSub16E4M3);
   const int64_t bytes = packed_tile_bytes(format, rows.k);
   const int64_t head = layout.tile_head_bytes();
-  // kInt8Channel has no zero points per group; its padding has the code of weight 0.
-  const bool flipped = format == WeightFormat::kInt8Channel;
   std::memset(tile, 0, static_cast<size_t>(head));
-  std::memset(tile + head, flipped ? kFlip : 0, static_cast<size_t>(bytes - head));
+  std::memset(tile + head, layout.zero_point, static_cast<size_t>(bytes - head));
   const int64_t span = int64_t{layout.groups_per_block} * kQuantGroup;
   std::byte* block = tile + head;
   for (int64_t first = 0; first < rows.k; first += span, block += layout.block_bytes()) {
@@ -283,7 +263,7 @@ void copy_plain_scales(WeightFormat format, const PlainRows& rows, float* dst) {
   check_rows(format, rows);
   const int64_t count = matrix_row_scales(format, rows.k);
   CHECK_LE(1, count);
-  const int32_t columns = columns_per_scale(format);
+  const int32_t columns = layout_of(format).columns_per_scale();
   for (int64_t r = 0; r < rows.rows; ++r) {
     for (int64_t i = 0; i < count; ++i) *dst++ = scale_at(rows, r, i * columns);
   }

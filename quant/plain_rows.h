@@ -53,7 +53,7 @@ std::optional<WeightFormat> plain_format(CodeKind code,
                                          bool int8_rows);
 
 // Writes one tile, packed_tile_bytes(format, rows.k), of at most 16 rows. `format` is
-// plain_format()'s or kMXFP4. Rows past the last weigh 0. Columns past k have the code of weight 0,
+// plain_format()'s. Rows past the last weigh 0. Columns past k have the code of weight 0,
 // or the nearest to it, and blocks of groups past k are zero bytes.
 void pack_plain(WeightFormat format, const PlainRows& rows, std::byte* tile);
 

@@ -99,25 +99,16 @@ void read_group_of_256(WeightFormat format, const uint8_t* block, int64_t g, Qua
   }
 }
 
-void read_codes_of_32(WeightFormat format, const uint8_t* block, uint8_t* codes) {
-  switch (format) {
-    case WeightFormat::kQ4_0:
-    case WeightFormat::kIQ4_NL:
-      return read_split_nibbles(block + 2, codes);
-    case WeightFormat::kQ4_1:
-      return read_split_nibbles(block + 4, codes);
-    case WeightFormat::kQ5_0:
-      read_split_nibbles(block + 6, codes);
-      return add_fifth_bits(block + 2, codes);
-    case WeightFormat::kQ5_1:
-      read_split_nibbles(block + 8, codes);
-      return add_fifth_bits(block + 4, codes);
-    case WeightFormat::kMXFP4:
-      return read_split_nibbles(block + 1, codes);
-    default:  // Q8_0, whose signed codes become stored ones by flipping the top bit
-      for (int j = 0; j < 32; ++j) codes[j] = block[2 + j] ^ 0x80;
-      return;
+// Reads the codes of a block of 32, which end it.
+void read_codes_of_32(const FormatInfo& info, const uint8_t* block, uint8_t* codes) {
+  const PackedLayout& layout = layout_of(info.format);
+  const uint8_t* const low = block + info.block_bytes - layout.low_bits * kQuantGroup / 8;
+  if (layout.low_bits == 8) {  // signed codes become stored ones by flipping the top bit
+    for (int j = 0; j < kQuantGroup; ++j) codes[j] = low[j] ^ 0x80;
+    return;
   }
+  read_split_nibbles(low, codes);
+  if (layout.high_bits == 1) add_fifth_bits(low - kQuantGroup / 8, codes);
 }
 
 // Returns half of 2^(exponent - 127), since the codebook is doubled.
@@ -220,17 +211,17 @@ void encode_q8_0(const float* values, std::byte* block) {
 
 QuantizedGroup read_group(WeightFormat format, const std::byte* row, int64_t group) {
   const FormatInfo& info = format_info(format);
-  DCHECK(info.is_integer && format != WeightFormat::kInt8Channel);
+  DCHECK(info.is_integer && info.ggml_type != kNoGgmlType);
   const int64_t per_block = info.block_elements / kQuantGroup;
   const auto* block = reinterpret_cast<const uint8_t*>(row) + group / per_block * info.block_bytes;
   QuantizedGroup out{};
   out.sub_scale[0] = out.sub_scale[1] = out.sub_min[0] = out.sub_min[1] = 1;
   if (per_block == 1) {
-    read_codes_of_32(format, block, out.codes);
+    read_codes_of_32(info, block, out.codes);
   } else {
     read_group_of_256(format, block, group % per_block, out);
   }
-  if (format == WeightFormat::kMXFP4) {
+  if (layout_of(format).scales == ScaleLayout::kExponent) {
     out.scale_bits = block[0];
     out.scale = half_power_of_two(block[0]);
     return out;
@@ -293,9 +284,10 @@ std::optional<NonFinite> find_non_finite(WeightFormat format, const std::byte* r
     }
     return std::nullopt;
   }
+  const bool has_exponents = layout_of(format).scales == ScaleLayout::kExponent;
   for (int64_t i = 0; i < k / info.block_elements; ++i) {
     const uint8_t* block = bytes + i * info.block_bytes;
-    if (format == WeightFormat::kMXFP4 && block[0] == 255) {
+    if (has_exponents && block[0] == 255) {
       return NonFinite{.block = i, .value = std::numeric_limits<float>::quiet_NaN()};
     }
     for (int s = 0; s < info.num_scales; ++s) {

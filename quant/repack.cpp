@@ -12,7 +12,6 @@ namespace sluice {
 namespace {
 
 constexpr int32_t kNumChunks = 8;
-constexpr int64_t kBlockColumns = 128;  // columns per scale of kE4M3Block
 
 constexpr bool blocks_are_whole_lines() {
   for (const PackedLayout& layout : kPackedLayouts) {
@@ -130,27 +129,10 @@ void pack_scales(ScaleLayout layout,
   put_half(group.min_bits, r, super + 2 * kRowTile);
 }
 
-// Formats whose blocks have the codes in the layout's order: nibbles j and j + 16 in one byte, or
-// whole bytes, which become stored ones if signed. A row's dwords are then copied.
-struct PlainCodes {
-  int32_t offset = -1;  // offset of the codes in a block; -1: other arrangements
-  uint32_t flip = 0;
-};
-
-constexpr PlainCodes plain_codes(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kQ4_0:
-    case WeightFormat::kIQ4_NL:
-      return {.offset = 2};
-    case WeightFormat::kQ4_1:
-      return {.offset = 4};
-    case WeightFormat::kMXFP4:
-      return {.offset = 1};
-    case WeightFormat::kQ8_0:
-      return {.offset = 2, .flip = 0x80808080U};
-    default:
-      return {};
-  }
+// Whether a block is one group whose codes end it, in the layout's order: nibbles j and j + 16 in
+// one byte, or whole bytes, which become stored ones if signed. A row's dwords are then copied.
+bool has_plain_codes(WeightFormat format) {
+  return format_info(format).block_elements == kQuantGroup && layout_of(format).high_bits == 0;
 }
 
 template <int kDwords>
@@ -163,21 +145,23 @@ void pack_plain_codes(const std::byte* codes, uint32_t flip, int32_t r, std::byt
   }
 }
 
-// Packs blocks of one group each, which begin with scales in the layout's order.
+// Packs blocks with plain codes, which begin with scales in the layout's order.
 template <int kDwords>
 void pack_plain_block(WeightFormat format,
                       const TileRows& rows,
                       int64_t first_group,
                       int64_t num_groups,
                       std::byte* dst) {
-  const PackedLayout& layout = packed_layout(format);
-  const PlainCodes plain = plain_codes(format);
+  const PackedLayout& layout = layout_of(format);
+  constexpr int64_t kCodeBytes = kDwords * 4;
+  const uint32_t flip = layout.low_bits == 8 ? 0x80808080U : 0;
   const int64_t block_bytes = format_info(format).block_bytes;
   std::byte* const scales = dst + layout.groups_per_block * layout.code_bytes();
   for (int32_t r = 0; r < rows.count; ++r) {
     const std::byte* block = rows.row(r) + first_group * block_bytes;
     for (int64_t g = 0; g < num_groups; ++g, block += block_bytes) {
-      pack_plain_codes<kDwords>(block + plain.offset, plain.flip, r, dst + g * layout.code_bytes());
+      const std::byte* const codes = block + block_bytes - kCodeBytes;
+      pack_plain_codes<kDwords>(codes, flip, r, dst + g * layout.code_bytes());
       std::byte* const scale = scales + g * layout.scale_bytes();
       if (layout.scales == ScaleLayout::kExponent) {
         scale[r] = block[0];
@@ -196,7 +180,7 @@ void pack_integer_block(WeightFormat format,
                         int64_t first_group,
                         int64_t num_groups,
                         std::byte* dst) {
-  const PackedLayout& layout = packed_layout(format);
+  const PackedLayout& layout = layout_of(format);
   std::byte* const scales = dst + layout.groups_per_block * layout.code_bytes();
   std::byte* const super = scales + layout.groups_per_block * layout.scale_bytes();
   for (int32_t r = 0; r < rows.count; ++r) {
@@ -210,13 +194,8 @@ void pack_integer_block(WeightFormat format,
 
 }  // namespace
 
-const PackedLayout& packed_layout(WeightFormat format) {
-  static_assert(std::size(kPackedLayouts) == static_cast<size_t>(kNumWeightFormats));
-  return kPackedLayouts[static_cast<size_t>(format)];
-}
-
 int64_t packed_tile_bytes(WeightFormat format, int64_t k) {
-  const PackedLayout& layout = packed_layout(format);
+  const PackedLayout& layout = layout_of(format);
   return layout.tile_head_bytes() +
          ceil_div(ceil_div(k, kQuantGroup), layout.groups_per_block) * layout.block_bytes();
 }
@@ -232,10 +211,10 @@ void pack_weight(WeightFormat format,
                  int64_t tile_begin,
                  int64_t tile_end,
                  std::byte* dst) {
-  CHECK_LT(static_cast<int>(format), static_cast<int>(WeightFormat::kInt8Channel));
+  CHECK(format_info(format).ggml_type != kNoGgmlType);
   CHECK_LE(0, tile_begin);
   CHECK_LE(tile_end, ceil_div(n, kRowTile));
-  const PackedLayout& layout = packed_layout(format);
+  const PackedLayout& layout = layout_of(format);
   const int64_t source_row_bytes = row_bytes(format, k);
   const int64_t num_groups = ceil_div(k, kQuantGroup);
   const int64_t tile_bytes = packed_tile_bytes(format, k);
@@ -253,7 +232,7 @@ void pack_weight(WeightFormat format,
         pack_float_group<uint16_t>(rows, group, k, out);
       } else {
         const int64_t here = std::min<int64_t>(layout.groups_per_block, num_groups - group);
-        if (plain_codes(format).offset < 0) {
+        if (!has_plain_codes(format)) {
           pack_integer_block(format, rows, group, here, out);
         } else if (layout.low_bits == 4) {
           pack_plain_block<4>(format, rows, group, here, out);
@@ -266,58 +245,15 @@ void pack_weight(WeightFormat format,
   }
 }
 
-void pack_int8_channel(const int8_t* codes,
-                       const float* scales,
-                       int64_t n,
-                       int64_t k,
-                       int64_t tile_begin,
-                       int64_t tile_end,
-                       std::byte* dst) {
-  CHECK_LE(0, tile_begin);
-  CHECK_LE(tile_end, ceil_div(n, kRowTile));
-  constexpr WeightFormat kFormat = WeightFormat::kInt8Channel;
-  constexpr uint32_t kFlip = 0x80808080U;  // signed codes to unsigned ones, 128 too high
-  const int64_t head_bytes = packed_layout(kFormat).tile_head_bytes();
-  const int64_t tile_bytes = packed_tile_bytes(kFormat, k);
-  for (int64_t tile = tile_begin; tile < tile_end; ++tile) {
-    std::byte* const out = dst + tile * tile_bytes;
-    std::byte* const registers = out + head_bytes;
-    std::memset(out, 0, static_cast<size_t>(head_bytes));
-    std::memset(registers, 0x80, static_cast<size_t>(tile_bytes - head_bytes));
-    const int64_t rows = std::min<int64_t>(kRowTile, n - tile * kRowTile);
-    for (int64_t r = 0; r < rows; ++r) {
-      const int64_t row = tile * kRowTile + r;
-      std::memcpy(out + 4 * r, scales + row, sizeof(float));
-      const int8_t* const from = codes + row * k;
-      for (int64_t first = 0; first < k; first += 4) {
-        uint32_t dword = 0;
-        std::memcpy(&dword, from + first, static_cast<size_t>(std::min<int64_t>(4, k - first)));
-        dword ^= kFlip;
-        std::memcpy(registers + (first / 4 * kRowTile + r) * 4, &dword, sizeof(dword));
-      }
-    }
-  }
-}
-
-bool has_rows(WeightFormat format) {
-  return format == WeightFormat::kInt8Channel || !format_info(format).is_integer;
-}
-
 int64_t matrix_row_stride(WeightFormat format, int64_t k) {
   constexpr int64_t kUnit = 16;
   return align_up(row_bytes(format, k), kUnit);
 }
 
 int64_t matrix_row_scales(WeightFormat format, int64_t k) {
-  switch (format) {
-    case WeightFormat::kInt8Channel:
-    case WeightFormat::kE4M3Channel:
-      return 1;
-    case WeightFormat::kE4M3Block:
-      return ceil_div(k, kBlockColumns);
-    default:
-      return 0;
-  }
+  const PackedLayout& layout = layout_of(format);
+  if (layout.scales == ScaleLayout::kChannel) return 1;
+  return layout.scales == ScaleLayout::kBlock128 ? ceil_div(k, layout.columns_per_scale()) : 0;
 }
 
 int64_t matrix_scales_offset(WeightFormat format, int64_t n, int64_t k) {
@@ -346,10 +282,9 @@ void copy_matrix_rows(WeightFormat format,
 
 ColumnRange columns_to_store(
     WeightFormat format, MatrixForm form, int64_t begin, int64_t end, int64_t k) {
-  if (form == MatrixForm::kRows && format != WeightFormat::kE4M3Block) {
-    return {begin, end - begin};
-  }
-  const int64_t block = int64_t{packed_layout(format).groups_per_block} * kQuantGroup;
+  const PackedLayout& layout = layout_of(format);
+  if (form == MatrixForm::kRows && layout.columns_per_scale() == 0) return {begin, end - begin};
+  const int64_t block = int64_t{layout.groups_per_block} * kQuantGroup;
   const int64_t first = begin / block * block;
   return {first, std::min(k, align_up(end, block)) - first};
 }
@@ -362,7 +297,7 @@ void cut_columns(WeightFormat format,
                  const std::byte* src,
                  std::byte* dst) {
   const bool rows = form == MatrixForm::kRows;
-  const PackedLayout& layout = packed_layout(format);
+  const PackedLayout& layout = layout_of(format);
   const int64_t head = rows ? 0 : layout.tile_head_bytes();
   const int64_t block = int64_t{layout.groups_per_block} * kQuantGroup;
   const auto bytes_of = [&](int64_t count) {
@@ -388,7 +323,8 @@ void cut_row_scales(WeightFormat format,
                     float* dst) {
   const int64_t from = matrix_row_scales(format, k);
   const int64_t to = matrix_row_scales(format, columns.count);
-  const int64_t first = format == WeightFormat::kE4M3Block ? columns.first / kBlockColumns : 0;
+  const int64_t per_scale = layout_of(format).columns_per_scale();
+  const int64_t first = per_scale == 0 ? 0 : columns.first / per_scale;
   CHECK_LE(first + to, from);
   for (int64_t row = 0; row < num_rows; ++row) {
     std::copy_n(src + row * from + first, to, dst + row * to);

@@ -158,7 +158,7 @@ Expected<CodedMatrix> CodedMatrix::create(const WeightScheme& scheme,
                  "another size: multiples of 32, of NVFP4 16",
                  ErrorCode::kUnsupported);
   }
-  if (*format == WeightFormat::kInt8Channel && matrix.k_ > kMaxChannelK) {
+  if (layout_of(*format).has_int32_sums() && matrix.k_ > kMaxChannelK) {
     return wrong(
         name, std::to_string(matrix.k_) + " columns", "at most " + std::to_string(kMaxChannelK));
   }

@@ -115,7 +115,7 @@ Expected<void> Projection::add_format(const WeightStore& weights,
   const std::string name = part.stem + ".weight";
   const WeightFormat weight = weights_.back().format;
   const WeightInputs inputs = weights.inputs_of(name);
-  const bool is_wider = is_e4m3(weight) && inputs.are_floats;
+  const bool is_wider = layout_of(weight).is_e4m3() && inputs.are_floats;
   const int32_t bits = is_wider ? std::max(activation_bits, kFloatBits) : activation_bits;
   const kernels::ActivationFormat format =
       kernels::activation_format(weight, bits, part.floats ? DeviceType::kCpu : weights.device());

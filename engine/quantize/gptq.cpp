@@ -127,7 +127,7 @@ void Gptq::encode(const Encoding& encoding,
 
 void Gptq::encode_blocks(WeightFormat format, const FloatRows& in, std::byte* rows) const {
   const FormatInfo& info = format_info(format);
-  const PackedLayout& layout = packed_layout(format);
+  const PackedLayout& layout = layout_of(format);
   const int num_codes = 1 << (layout.low_bits + layout.high_bits);
   const int64_t num_groups = k_ / kQuantGroup;
   std::vector<QuantizedGroup> groups(static_cast<size_t>(num_groups));

@@ -93,7 +93,7 @@ class Quantizer {
   [[nodiscard]] static bool takes_gptq(const Target& target) {
     if (target.kind == TargetKind::kCodes) return true;
     constexpr int32_t kMostBits = 6;
-    const PackedLayout& layout = packed_layout(target.format);
+    const PackedLayout& layout = layout_of(target.format);
     return target.kind == TargetKind::kBlocks && format_info(target.format).is_integer &&
            layout.low_bits + layout.high_bits <= kMostBits;
   }

@@ -19,25 +19,15 @@ struct RandomCodes {
 };
 
 RandomCodes random_codes(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kInt8Group32:
-      return {.group = 32};
-    case WeightFormat::kInt4Group32:
-      return {.code = CodeKind::kInt4, .most = 8, .group = 32};
-    case WeightFormat::kInt4Group128:
-      return {.code = CodeKind::kInt4, .most = 8, .group = 128};
-    case WeightFormat::kE4M3Channel:
-      return {.code = CodeKind::kE4M3, .most = 448};
-    case WeightFormat::kE4M3Block:
-      return {.code = CodeKind::kE4M3, .most = 448, .group = 128};
-    case WeightFormat::kNVFP4:
-      return {.code = CodeKind::kE2M1, .most = 6, .group = 16};
-    case WeightFormat::kMXFP4:
-      return {.code = CodeKind::kE2M1, .most = 6, .group = 32};
-    default:
-      CHECK(format == WeightFormat::kInt8Channel);
-      return {};
+  const PackedLayout& layout = layout_of(format);
+  const int32_t group = layout.columns_per_scale();
+  if (layout.is_e4m3()) return {.code = CodeKind::kE4M3, .most = 448, .group = group};
+  if (layout.element == ElementFormat::kE2M1) {
+    return {.code = CodeKind::kE2M1, .most = 6, .group = group};
   }
+  CHECK(layout.has_int32_sums() || layout.has_zeros());
+  if (layout.low_bits == 4) return {.code = CodeKind::kInt4, .most = 8, .group = group};
+  return {.group = group};
 }
 
 uint8_t code_of(CodeKind kind, float value) {
@@ -54,7 +44,7 @@ uint8_t code_of(CodeKind kind, float value) {
   // Finds the largest code not above it.
   const float magnitude = 12.0F * std::abs(value);  // in doubled codes
   uint8_t code = 7;
-  while (static_cast<float>(kMxfp4Codebook[code]) > magnitude) --code;
+  while (static_cast<float>(kE2M1Codebook[code]) > magnitude) --code;
   return static_cast<uint8_t>(value < 0 ? code | 8U : code);
 }
 
@@ -71,10 +61,11 @@ RandomTile::RandomTile(std::string_view name, const PackedWeight& weight, int64_
   const RandomCodes kind = random_codes(format_);
   const int64_t per_row = kind.group == 0 ? 1 : ceil_div(k_, kind.group);
   float scale = limit(k_) / kind.most;
-  if (format_ == WeightFormat::kNVFP4) {
+  const ScaleLayout scales = layout_of(format_).scales;
+  if (scales == ScaleLayout::kSub16E4M3) {
     second_scales_.assign(kRowTile, scale);
     scale = 1;
-  } else if (format_ == WeightFormat::kMXFP4) {
+  } else if (scales == ScaleLayout::kExponent) {
     scale = std::exp2(std::floor(std::log2(scale)));
   }
   scales_.assign(static_cast<size_t>(kRowTile * per_row), scale);

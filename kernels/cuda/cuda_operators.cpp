@@ -55,7 +55,7 @@ LinearInt8Args int8_args(const Activations& x,
                          Segments segments,
                          void* workspace) {
   const PackedWeight& weight = *group.weight;
-  CHECK(weight.format == WeightFormat::kInt8Channel);
+  CHECK(layout_of(weight.format).has_int32_sums());
   const int64_t columns = weight.stored_columns();
   const int64_t scales = matrix_scales_offset(weight.format, weight.n, columns);
   return {.x = x,
@@ -106,11 +106,11 @@ LinearFp8Args fp8_args(const Activations& x,
   const int64_t columns = weight.stored_columns();
   const auto* const scales = reinterpret_cast<const float*>(
       weight.data + matrix_scales_offset(weight.format, weight.n, columns));
-  const bool blocks = weight.format == WeightFormat::kE4M3Block;
+  const int32_t per_scale = layout_of(weight.format).columns_per_scale();
   return {.x = x,
           .weight = reinterpret_cast<const uint8_t*>(first_of_k(weight)),
           .weight_stride = matrix_row_stride(weight.format, columns),
-          .weight_scale = blocks ? scales - weight.first_column / kE4M3GroupColumns : scales,
+          .weight_scale = per_scale == 0 ? scales : scales - weight.first_column / per_scale,
           .weight_scale_stride = matrix_row_scales(weight.format, columns),
           .n = weight.n,
           .k = weight.k,
@@ -224,11 +224,12 @@ RopeRows rows_of(const RopeTable* table) {
 }  // namespace
 
 bool has_activations(WeightFormat weight, ActivationFormat activations) {
-  if (is_e4m3(weight)) {
+  const PackedLayout& layout = layout_of(weight);
+  if (layout.is_e4m3()) {
     return device_has_fp8() && activations == activation_format(weight, 8, DeviceType::kCuda);
   }
-  if (!format_info(weight).is_integer) return true;
-  if (weight == WeightFormat::kInt8Channel) return activations == ActivationFormat::kInt8Token;
+  if (layout.is_float()) return true;
+  if (layout.has_int32_sums()) return activations == ActivationFormat::kInt8Token;
   return activations == ActivationFormat::kInt8 || activations == ActivationFormat::kBF16;
 }
 

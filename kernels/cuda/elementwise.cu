@@ -147,8 +147,11 @@ __global__ void __launch_bounds__(kRowThreads, 1)
   float* const out = work.out + blockIdx.x * work.out_stride;
   for_elements(work.k, [&](int32_t i) {
     float scale = 0;
-    if constexpr (kFormat == WeightFormat::kInt8Channel || is_e4m3(kFormat)) {
-      scale = scales[kFormat == WeightFormat::kE4M3Block ? i / kE4M3GroupColumns : 0];
+    constexpr int32_t kColumns = kLayoutOf<kFormat>.columns_per_scale();
+    if constexpr (kColumns != 0) {
+      scale = scales[i / kColumns];
+    } else if constexpr (!kLayoutOf<kFormat>.is_float()) {
+      scale = scales[0];
     }
     out[i] = weight_at<kFormat>(row, i, scale);
   });
@@ -251,24 +254,13 @@ void launch_embedding(Stream stream, const EmbeddingArgs& args) {
                            .out_stride = args.out_stride};
   gpu::LaunchShape shape = piecewise(static_cast<int64_t>(args.token_ids.size()), table.k);
   shape.overlaps = overlaps(LaunchKind::kEmbedding, shape.blocks_x);
-  switch (table.format) {
-    case WeightFormat::kF32:
-      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kF32>, work);
-    case WeightFormat::kF16:
-      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kF16>, work);
-    case WeightFormat::kBF16:
-      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kBF16>, work);
-    case WeightFormat::kInt8Channel:
-      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kInt8Channel>, work);
-    case WeightFormat::kE4M3Channel:
-      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kE4M3Channel>, work);
-    case WeightFormat::kE4M3Block:
-      return gpu::launch(stream, shape, embedding_kernel<WeightFormat::kE4M3Block>, work);
-    default:
-      return with_block_format(table.format, [&]<WeightFormat kFormat>() {
-        gpu::launch(stream, shape, embedding_blocks_kernel<kFormat>, work);
-      });
-  }
+  with_format(table.format, [&]<WeightFormat kFormat>() {
+    if constexpr (kLayoutOf<kFormat>.has_rows()) {
+      gpu::launch(stream, shape, embedding_kernel<kFormat>, work);
+    } else {
+      gpu::launch(stream, shape, embedding_blocks_kernel<kFormat>, work);
+    }
+  });
 }
 
 }  // namespace sluice::kernels::cuda

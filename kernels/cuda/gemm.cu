@@ -132,7 +132,7 @@ void start_together(Stream stream, std::span<const Args> all, int32_t int8_k) {
 
 const std::byte* first_of_k(const PackedWeight& weight) {
   if (has_rows(weight.format)) return weight.data - row_bytes(weight.format, weight.first_column);
-  const PackedLayout& layout = packed_layout(weight.format);
+  const PackedLayout& layout = layout_of(weight.format);
   const int64_t columns = int64_t{layout.groups_per_block} * kQuantGroup;
   return weight.data - weight.first_column / columns * layout.block_bytes();
 }

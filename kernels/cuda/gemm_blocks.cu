@@ -155,7 +155,7 @@ static_assert(kRecordBytes <= 32 * kPieceBytes);
 void launch_linear_blocks(Stream stream,
                           const LinearMatrixArgs& args,
                           const ExpertMatrices* experts) {
-  CHECK(args.x.format == ActivationFormat::kInt8);
+  CHECK(args.x.format == ActivationFormat::kInt8 && !has_rows(args.weight->format));
   if (args.x.num_rows == 0) return;
   TilesWork work = tiles_work(args, experts);
   work.x_stride = ceil_div(args.x.k, kQuantGroup) * int64_t{kRecordBytes};

@@ -23,14 +23,14 @@ struct WeightHalves {
   GroupScales scales[2];  // outputs `lane / 4` and 8 further on
 };
 
-// Divides products of the weights, so that a scale of NVFP4 times 2^127 is finite.
+// Divides products of the weights, so that a scale of e4m3 times 2^127 is finite.
 template <WeightFormat kFormat>
-inline constexpr float kLess = kFormat == WeightFormat::kNVFP4 ? 256.0F : 1.0F;
+inline constexpr float kLess = kLayoutOf<kFormat>.scales == ScaleLayout::kSub16E4M3 ? 256.0F : 1.0F;
 
 // Scales weights of E2M1: they are their small codes times 2^127 and the scale.
 template <WeightFormat kFormat>
 __device__ __forceinline__ uint32_t scaled(uint32_t small, float scale) {
-  if constexpr (kFormat == WeightFormat::kNVFP4) {
+  if constexpr (kLess<kFormat> != 1.0F) {
     const float large = __fmul_rn(scale, 0x1p127F / kLess<kFormat>);
     return ptx::fma_bf16x2(small, bf16_pair(large), kBf16MinusZeros);
   } else {
@@ -167,7 +167,7 @@ struct HalfNumbers {
 void launch_linear_blocks_half(Stream stream,
                                const LinearMatrixArgs& args,
                                const ExpertMatrices* experts) {
-  CHECK(args.x.format == ActivationFormat::kBF16);
+  CHECK(args.x.format == ActivationFormat::kBF16 && !has_rows(args.weight->format));
   if (args.x.num_rows == 0) return;
   TilesWork work = tiles_work(args, experts);
   work.x_stride = align_up(args.x.k, kQuantGroup) * 2;

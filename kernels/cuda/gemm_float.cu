@@ -16,9 +16,9 @@ constexpr int kFloatOutputs = 16;
 constexpr int kFloatTokens = 4;
 constexpr int kFloatThreads = kSegments * kFloatOutputs;
 
-template <WeightFormat kFormat>
-constexpr bool kIsFloat = kFormat == WeightFormat::kF32 || kFormat == WeightFormat::kF16 ||
-                          kFormat == WeightFormat::kBF16;
+constexpr bool takes_float_rows_in_tiles(const PackedLayout& layout) {
+  return !layout.has_rows() && !layout.scales_folded_sums();
+}
 
 struct FloatWork {
   Outputs outputs;
@@ -35,7 +35,7 @@ template <WeightFormat kFormat, typename F>
 __device__ __forceinline__ void for_weights(
     const FloatWork& work, const std::byte* matrix, int32_t output, int32_t group, F f) {
   const int32_t begin = group * kQuantGroup;
-  if constexpr (kIsFloat<kFormat>) {
+  if constexpr (kLayoutOf<kFormat>.is_float()) {
     const std::byte* const row = matrix + output * work.weight_stride;
     for (int32_t column = begin; column < begin + kQuantGroup; ++column) {
       f(column, column < work.k ? weight_at<kFormat>(row, column, 0) : 0.0F);
@@ -154,25 +154,19 @@ void launch_linear_float(Stream stream,
                                : packed_tile_bytes(weight.format, weight.stored_columns()),
       .x = static_cast<const float*>(args.x.data),
       .x_stride = align_up(args.x.k, kQuantGroup)};
-  switch (weight.format) {
-    case WeightFormat::kF32:
-      return start<WeightFormat::kF32>(stream, work);
-    case WeightFormat::kF16:
-      return start<WeightFormat::kF16>(stream, work);
-    case WeightFormat::kBF16:
-      return start<WeightFormat::kBF16>(stream, work);
-    default:
-      break;
-  }
-  CHECK(takes_float_rows(weight.format) && experts != nullptr);
-  with_block_format(weight.format, [&]<WeightFormat kFormat>() {
-    if constexpr (kFormat != WeightFormat::kNVFP4) start<kFormat, true>(stream, work);
+  CHECK(takes_float_rows(weight.format) && (in_rows || experts != nullptr));
+  with_format(weight.format, [&]<WeightFormat kFormat>() {
+    if constexpr (kLayoutOf<kFormat>.is_float()) {
+      start<kFormat>(stream, work);
+    } else if constexpr (takes_float_rows_in_tiles(kLayoutOf<kFormat>)) {
+      start<kFormat, true>(stream, work);
+    }
   });
 }
 
 bool takes_float_rows(WeightFormat format) {
-  if (has_rows(format)) return !format_info(format).is_integer && !is_e4m3(format);
-  return format != WeightFormat::kNVFP4;
+  const PackedLayout& layout = layout_of(format);
+  return layout.is_float() || takes_float_rows_in_tiles(layout);
 }
 
 }  // namespace sluice::kernels::cuda

@@ -35,9 +35,9 @@ struct TilesWork {
 
 __device__ __forceinline__ int32_t lane_of_warp() { return static_cast<int32_t>(threadIdx.x % 32); }
 
-// The sums' treatment: NVFP4's are multiplied by the row's scale, in the head of its tile.
+// The sums' treatment: they may be multiplied by the row's scale, in the head of its tile.
 template <WeightFormat kFormat>
-using TileSums = std::conditional_t<kFormat == WeightFormat::kNVFP4, HeadSums, FloatSums>;
+using TileSums = std::conditional_t<kLayoutOf<kFormat>.scales_folded_sums(), HeadSums, FloatSums>;
 
 // Copies a group's record of the block's packed tile t, at most its last one; a warp calls it.
 template <WeightFormat kFormat>
@@ -253,6 +253,7 @@ __global__ void __launch_bounds__(kTilesThreads, 1)
 // Returns the work's fields that both kinds of activations have.
 inline TilesWork tiles_work(const LinearMatrixArgs& args, const ExpertMatrices* experts) {
   const PackedWeight& weight = *args.weight;
+  CHECK(!has_rows(weight.format));
   CHECK_EQ(args.segments.num_columns(weight.k), args.x.k);
   Outputs outputs = outputs_of(args, experts);
   outputs.heads = weight.data;

@@ -129,8 +129,8 @@ void launch_sample(Stream stream, const SampleArgs& args);
 void launch_take_tokens(Stream stream, const TakeTokensArgs& args);
 void launch_place_following(Stream stream, const PlaceFollowingArgs& args);
 
-// Whether launch_linear_float has these weights: all but FP8, NVFP4 and kInt8Channel; codes only
-// with experts.
+// Whether launch_linear_float has these weights: floats, and with experts tiles whose rows have no
+// scale.
 bool takes_float_rows(WeightFormat format);
 
 // Copies by threads between device memory and device or pinned memory, both aligned to 16 bytes.

@@ -111,8 +111,9 @@ void launch_fold_heads(Stream stream, const Outputs& outputs, const Parts& parts
 
 JoinedOutputs joined_outputs(const JoinPartsArgs& args) {
   const PackedWeight& weight = *args.weight;
-  const bool int8 = weight.format == WeightFormat::kInt8Channel;
-  const bool e4m3 = weight.format == WeightFormat::kE4M3Channel;
+  const PackedLayout& layout = layout_of(weight.format);
+  const bool int8 = layout.has_int32_sums();
+  const bool e4m3 = layout.is_e4m3() && layout.scales == ScaleLayout::kChannel;
   Outputs outputs{};
   outputs.k = weight.k;
   outputs.n = weight.n;
@@ -129,7 +130,7 @@ JoinedOutputs joined_outputs(const JoinPartsArgs& args) {
     outputs.block_bytes =
         int8 ? token_block_bytes(args.x.k) : e4m3_block_bytes(args.x.format, args.x.k);
   }
-  const bool has_heads = weight.format == WeightFormat::kNVFP4;
+  const bool has_heads = !layout.has_rows() && layout.scales_folded_sums();
   if (has_heads) {
     outputs.heads = weight.data;
     outputs.block_bytes = packed_tile_bytes(weight.format, weight.stored_columns());

@@ -1,12 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads weights in the layouts of quant/repack.h: rows of floats, kInt8Channel and FP8, and the
-// CPU's tiles of formats in blocks, whose dwords of 4 codes are tensor cores' operands.
+// Reads weights in the layouts of quant/layout.h: rows, and the CPU's tiles, whose dwords of 4
+// codes are tensor cores' operands.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
 
-#include "engine/core/status.h"
 #include "kernels/cuda/gpu.h"
 #include "kernels/cuda/narrow.h"
 #include "kernels/cuda/ptx.h"
@@ -17,13 +16,14 @@ namespace sluice::kernels::cuda {
 // Returns column i of a matrix's row; `scale` is that of its codes, if it has any.
 template <WeightFormat kFormat>
 __device__ __forceinline__ float weight_at(const std::byte* row, int32_t i, float scale) {
-  if constexpr (kFormat == WeightFormat::kF32) {
+  constexpr ElementFormat kElement = kLayoutOf<kFormat>.element;
+  if constexpr (kElement == ElementFormat::kF32) {
     return reinterpret_cast<const float*>(row)[i];
-  } else if constexpr (kFormat == WeightFormat::kF16) {
+  } else if constexpr (kElement == ElementFormat::kF16) {
     return from_half(reinterpret_cast<const uint16_t*>(row)[i]);
-  } else if constexpr (kFormat == WeightFormat::kBF16) {
+  } else if constexpr (kElement == ElementFormat::kBF16) {
     return from_bf16(reinterpret_cast<const uint16_t*>(row)[i]);
-  } else if constexpr (is_e4m3(kFormat)) {
+  } else if constexpr (kElement == ElementFormat::kE4M3) {
     const float by_256 = e4m3_by_256(reinterpret_cast<const uint8_t*>(row)[i]);
     return __fmul_rn(__fmul_rn(by_256, 256.0F), scale);
   } else {
@@ -33,81 +33,21 @@ __device__ __forceinline__ float weight_at(const std::byte* row, int32_t i, floa
 
 // --- Tiles -----------------------------------------------------------------------------------
 
-// Calls f.operator()<format>() for a format that has tiles here.
-template <typename F>
-void with_block_format(WeightFormat format, const F& f) {
-  switch (format) {
-    case WeightFormat::kQ4_0:
-      return f.template operator()<WeightFormat::kQ4_0>();
-    case WeightFormat::kQ4_1:
-      return f.template operator()<WeightFormat::kQ4_1>();
-    case WeightFormat::kQ5_0:
-      return f.template operator()<WeightFormat::kQ5_0>();
-    case WeightFormat::kQ5_1:
-      return f.template operator()<WeightFormat::kQ5_1>();
-    case WeightFormat::kQ8_0:
-      return f.template operator()<WeightFormat::kQ8_0>();
-    case WeightFormat::kQ2_K:
-      return f.template operator()<WeightFormat::kQ2_K>();
-    case WeightFormat::kQ3_K:
-      return f.template operator()<WeightFormat::kQ3_K>();
-    case WeightFormat::kQ4_K:
-      return f.template operator()<WeightFormat::kQ4_K>();
-    case WeightFormat::kQ5_K:
-      return f.template operator()<WeightFormat::kQ5_K>();
-    case WeightFormat::kQ6_K:
-      return f.template operator()<WeightFormat::kQ6_K>();
-    case WeightFormat::kIQ4_NL:
-      return f.template operator()<WeightFormat::kIQ4_NL>();
-    case WeightFormat::kIQ4_XS:
-      return f.template operator()<WeightFormat::kIQ4_XS>();
-    case WeightFormat::kMXFP4:
-      return f.template operator()<WeightFormat::kMXFP4>();
-    case WeightFormat::kNVFP4:
-      return f.template operator()<WeightFormat::kNVFP4>();
-    case WeightFormat::kInt4Group32:
-      return f.template operator()<WeightFormat::kInt4Group32>();
-    case WeightFormat::kInt4Group128:
-      return f.template operator()<WeightFormat::kInt4Group128>();
-    case WeightFormat::kInt8Group32:
-      return f.template operator()<WeightFormat::kInt8Group32>();
-    case WeightFormat::kF32:
-    case WeightFormat::kF16:
-    case WeightFormat::kBF16:
-    case WeightFormat::kInt8Channel:
-    case WeightFormat::kE4M3Channel:
-    case WeightFormat::kE4M3Block:
-      break;
-  }
-  SLUICE_UNREACHABLE("a format without tiles");
+// The amount that stored codes, and zero points of groups, are too high by. Codes of 8 bits become
+// signed bytes.
+constexpr uint32_t zero_point(const PackedLayout& layout) {
+  return layout.low_bits == 8 ? 128 : static_cast<uint32_t>(layout.zero_point);
 }
 
-// The amount that stored codes, and zero points of groups, are too high by.
-constexpr uint32_t zero_point(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kQ3_K:
-      return 4;
-    case WeightFormat::kQ4_0:
-      return 8;
-    case WeightFormat::kQ5_0:
-      return 16;
-    case WeightFormat::kQ6_K:
-      return 32;
-    case WeightFormat::kQ8_0:
-    case WeightFormat::kInt8Group32:
-      return 128;
-    default:
-      return 0;
-  }
-}
+template <WeightFormat kFormat>
+inline constexpr uint32_t kZeroPoint = zero_point(kLayoutOf<kFormat>);
 
 // Returns four entries of a format's codebook, from `kFirst` on.
 template <WeightFormat kFormat, int kFirst>
 constexpr uint32_t entries() {
   uint32_t all = 0;
   for (int i = 0; i < 4; ++i) {
-    const int entry = kFirst + i;
-    const int8_t value = kIsE2M1<kFormat> ? kMxfp4Codebook[entry] : kIq4Codebook[entry];
+    const int8_t value = kLayoutOf<kFormat>.codebook()[kFirst + i];
     all |= uint32_t{static_cast<uint8_t>(value)} << (8 * i);
   }
   return all;
@@ -207,7 +147,7 @@ __device__ __forceinline__ GroupScales load_scales(const GroupAt& at, int32_t ou
   } else if constexpr (kHasZeros<kFormat>) {
     s.scale[0] = reinterpret_cast<const float*>(at.scales)[output];
     const auto zero = int32_t{reinterpret_cast<const uint8_t*>(at.super)[output]};
-    s.zero = zero - static_cast<int32_t>(zero_point(kFormat));
+    s.zero = zero - int32_t{kZeroPoint<kFormat>};
   } else if constexpr (kScales == ScaleLayout::kSub16E4M3) {
     // Half of each scale, as codes are doubled.
 #pragma unroll
@@ -261,9 +201,9 @@ __device__ __forceinline__ uint32_t chunk_of(int32_t c, Load load) {
   } else if constexpr (kLayout.high_bits == 2) {
     codes |= (load(kHigh + c / 4) >> (c % 4 * 2) & 3 * kBytes) << kHigh;
   }
-  if constexpr (zero_point(kFormat) != 0) {
+  if constexpr (kZeroPoint<kFormat> != 0) {
     // Codes are moved up so that no byte borrows from the next, then the sign bit is flipped.
-    constexpr uint32_t kUp = (128 - zero_point(kFormat)) * kBytes;
+    constexpr uint32_t kUp = kBytes * (128 - kZeroPoint<kFormat>);
     return (codes + kUp) ^ 128 * kBytes;
   }
   return codes;
@@ -312,7 +252,7 @@ __device__ __forceinline__ Bf16Chunk bf16_chunk_of(int32_t c, Load load) {
     return {small_bf16_of_e2m1<kUp>(codes), small_bf16_of_e2m1<kUp - 8>(codes)};
   } else if constexpr (kNibbles && !kHasCodebook<kFormat>) {
     // 128 plus the code, less 128 and the zero point.
-    constexpr uint32_t kLess = 0xC300C300U + zero_point(kFormat) * 0x00010001U;
+    constexpr uint32_t kLess = 0xC300C300U + kZeroPoint<kFormat> * 0x00010001U;
     const uint32_t codes = load(c) >> (4 * kHalf);
     const auto less = [=](uint32_t nibbles) {
       const uint32_t high = (nibbles & 0x000F000FU) | 0x43004300U;
@@ -338,7 +278,7 @@ __device__ __forceinline__ float tile_weight_at(const std::byte* tile, int32_t o
   const int half = kHalves<kFormat> ? in_group / 16 : 0;
   const float weight =
       __fmaf_rn(__int2float_rn(code - scales.zero), scales.scale[half], scales.minimum[half]);
-  if constexpr (kFormat == WeightFormat::kNVFP4) {
+  if constexpr (kLayoutOf<kFormat>.scales_folded_sums()) {
     return __fmul_rn(weight, reinterpret_cast<const float*>(tile)[output]);
   } else {
     return weight;

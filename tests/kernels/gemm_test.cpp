@@ -24,7 +24,7 @@ std::vector<Combination> combinations() {
       all.push_back({format, ActivationFormat::kInt8});
       all.push_back({format, ActivationFormat::kInt16});
     }
-    if (is_e4m3(format)) all.push_back({format, activation_format(format, 8)});
+    if (layout_of(format).is_e4m3()) all.push_back({format, activation_format(format, 8)});
     all.push_back({format, ActivationFormat::kFloat});
   }
   return all;

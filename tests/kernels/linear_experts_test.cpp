@@ -9,6 +9,7 @@
 #include "kernels/moe.h"
 #include "tests/kernels/devices.h"
 #include "tests/kernels/linear_reference.h"
+#include "tests/support/plain_matrix.h"
 
 namespace sluice::kernels::testing {
 namespace {
@@ -82,8 +83,7 @@ TestWeight make_any_weight(WeightFormat format, int64_t n, std::mt19937& rng) {
   for (int8_t& code : codes) code = static_cast<int8_t>(rng());
   std::vector<float> scales(static_cast<size_t>(n));
   for (float& scale : scales) scale = std::uniform_real_distribution<float>(0.0F, 0.01F)(rng);
-  pack_int8_channel(
-      codes.data(), scales.data(), n, kWidth, 0, ceil_div(n, kRowTile), w.packed.data());
+  sluice::test::pack_int8_rows(codes.data(), scales.data(), n, kWidth, w.packed.data());
   w.view.data = w.packed.data();
   return w;
 }

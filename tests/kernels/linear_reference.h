@@ -216,7 +216,7 @@ inline DecodedRow decode_plain_row(const TestWeight& w, int64_t n) {
     int32_t number = 0;
     float d_w = scale;
     if (rows.code == CodeKind::kE2M1) {
-      number = kMxfp4Codebook[code];
+      number = kE2M1Codebook[code];
       d_w = scale / 2;
     } else if (rows.code == CodeKind::kInt4 && inside) {
       number = code - rows.zeros[zero_at];

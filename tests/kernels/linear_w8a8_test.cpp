@@ -13,6 +13,7 @@
 #include "tests/kernels/devices.h"
 #include "tests/kernels/linear_check.h"
 #include "tests/kernels/linear_reference.h"
+#include "tests/support/plain_matrix.h"
 
 namespace sluice::kernels::testing {
 namespace {
@@ -44,8 +45,7 @@ ChannelWeight make_channel_weight(int64_t n, int64_t k, Codes kind, std::mt19937
   }
   std::uniform_real_distribution<float> scale(0.0F, 0.01F);
   for (float& s : w.scales) s = scale(rng);
-  pack_int8_channel(
-      w.codes.data(), w.scales.data(), n, k, 0, ceil_div(n, kRowTile), w.packed.data());
+  sluice::test::pack_int8_rows(w.codes.data(), w.scales.data(), n, k, w.packed.data());
   w.view = {.format = kFormat,
             .n = static_cast<int32_t>(n),
             .k = static_cast<int32_t>(k),

@@ -13,6 +13,7 @@
 #include "kernels/row_steps.h"
 #include "tests/kernels/devices.h"
 #include "tests/kernels/linear_reference.h"
+#include "tests/support/plain_matrix.h"
 
 namespace sluice::kernels::testing {
 namespace {
@@ -233,8 +234,7 @@ class ChannelParts : public ::testing::Test {
     const std::vector<float> scales(kOutputs, 0.003F);
     packed_ =
         std::make_unique<AlignedBuffer>(packed_bytes(WeightFormat::kInt8Channel, kOutputs, k));
-    pack_int8_channel(
-        codes.data(), scales.data(), kOutputs, k, 0, ceil_div(kOutputs, kRowTile), packed_->data());
+    sluice::test::pack_int8_rows(codes.data(), scales.data(), kOutputs, k, packed_->data());
     return {.format = WeightFormat::kInt8Channel,
             .n = kOutputs,
             .k = static_cast<int32_t>(k),

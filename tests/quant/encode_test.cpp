@@ -212,7 +212,7 @@ TEST(Encode, ReplacedCodesAreReadBackAndScalesStay) {
     ++num_formats;
     std::vector<std::byte> row(static_cast<size_t>(row_bytes(info.format, 512)));
     encode_blocks(info.format, x.data(), nullptr, 512, row.data());
-    const PackedLayout& layout = packed_layout(info.format);
+    const PackedLayout& layout = layout_of(info.format);
     const unsigned num_codes = 1U << (layout.low_bits + layout.high_bits);
     std::vector<QuantizedGroup> before;
     for (int64_t g = 0; g < 16; ++g) before.push_back(read_group(info.format, row.data(), g));

@@ -71,7 +71,7 @@ OwnRows random_rows(const PlainCase& c, int32_t n, uint32_t seed) {
   return rows;
 }
 
-// --- The values of a layout, read by repack.h's description -----------------------------------
+// --- The values of a layout, read by layout.h's description -----------------------------------
 
 double float_at(const std::byte* at) {
   float value = 0;
@@ -240,7 +240,7 @@ TEST_P(PackPlain, EveryWeightIsWhereTheLayoutSays) {
 TEST_P(PackPlain, GroupsPastKAreZeroBytes) {
   const PlainCase& c = GetParam();
   const OwnRows rows = random_rows(c, 16, 22);
-  const PackedLayout& layout = packed_layout(c.format);
+  const PackedLayout& layout = layout_of(c.format);
   std::vector<std::byte> tile(static_cast<size_t>(packed_tile_bytes(c.format, c.k)),
                               std::byte{0xa5});
   pack_plain(c.format, rows.view, tile.data());

@@ -53,13 +53,13 @@ int plane_bits(const Place& at, int64_t reg, int64_t shift, int bits) {
 
 int signed_byte(std::byte byte) { return static_cast<int8_t>(byte); }
 
-// Bits per code in the low and high plane, and bytes of scales per group, by repack.h's table.
+// Bits per code in the low and high plane, and bytes of scales per group, by layout.h's table.
 struct Layout {
   int low, high;
   int64_t groups, scale_bytes, super_bytes;
 };
 
-Layout layout_of(WeightFormat format) {
+Layout layout_by_hand(WeightFormat format) {
   switch (format) {
     case WeightFormat::kF32:
       return {32, 0, 1, 0, 0};
@@ -141,10 +141,10 @@ float integer_at(WeightFormat format, const Layout& layout, const Place& at) {
   return static_cast<float>(sub_scale) * scale * value - static_cast<float>(sub_min) * min;
 }
 
-// The weight at (row, column), read straight from the layout that repack.h describes.
+// The weight at (row, column), read straight from the layout that layout.h describes.
 float packed_at(
     WeightFormat format, const std::byte* data, int64_t k, int64_t row, int64_t column) {
-  const Layout layout = layout_of(format);
+  const Layout layout = layout_by_hand(format);
   const int64_t code_bytes = (layout.low + layout.high) * 64;
   const int64_t block_bytes =
       layout.groups * (code_bytes + layout.scale_bytes) + layout.super_bytes;
@@ -225,35 +225,6 @@ TEST_P(PackWeight, TilesPackedApartEqualTilesPackedTogether) {
     pack_weight(format, matrix.data(), n, k, tile, tile + 1, apart.data());
   }
   EXPECT_EQ(together, apart);
-}
-
-TEST(PackInt8Channel, ScalesComeFirstThenCodesMovedUpBy128) {
-  std::mt19937 random(13);
-  for (const auto& [n, k] : std::vector<std::pair<int64_t, int64_t>>{{1, 1}, {16, 32}, {33, 77}}) {
-    std::vector<int8_t> codes(static_cast<size_t>(n * k));
-    std::vector<float> scales(static_cast<size_t>(n));
-    for (int8_t& code : codes) code = static_cast<int8_t>(random() & 0xFF);
-    for (float& scale : scales) scale = static_cast<float>(random() % 1000) * 1e-3F;
-    const int64_t num_tiles = (n + 15) / 16;
-    const int64_t num_groups = (k + 31) / 32;
-    const int64_t tile_bytes = 64 + num_groups * 512;
-    ASSERT_EQ(packed_bytes(WeightFormat::kInt8Channel, n, k), num_tiles * tile_bytes);
-    std::vector<std::byte> packed(static_cast<size_t>(num_tiles * tile_bytes), std::byte{0xa5});
-    for (int64_t tile = num_tiles; tile-- > 0;) {
-      pack_int8_channel(codes.data(), scales.data(), n, k, tile, tile + 1, packed.data());
-    }
-    for (int64_t i = 0; i < num_tiles * 16; ++i) {
-      const std::byte* tile = packed.data() + i / 16 * tile_bytes;
-      float scale = 0;
-      std::memcpy(&scale, tile + i % 16 * 4, 4);
-      ASSERT_EQ(scale, i < n ? scales[static_cast<size_t>(i)] : 0.0F);
-      for (int64_t j = 0; j < num_groups * 32; ++j) {
-        const auto stored = static_cast<int>(tile[64 + j / 4 * 64 + i % 16 * 4 + j % 4]);
-        const int expected = i < n && j < k ? codes[static_cast<size_t>(i * k + j)] : 0;
-        ASSERT_EQ(stored - 128, expected) << i << "," << j;
-      }
-    }
-  }
 }
 
 // Borders inside of blocks widen the share to whole blocks; packing its columns alone is equal.

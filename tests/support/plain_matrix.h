@@ -131,6 +131,20 @@ class PlainMatrix {
   std::vector<float> scales_, row_scales_;
 };
 
+// Packs int8 codes [n][k] with a scale per row.
+inline void pack_int8_rows(
+    const int8_t* codes, const float* scales, int64_t n, int64_t k, std::byte* dst) {
+  constexpr WeightFormat kFormat = WeightFormat::kInt8Channel;
+  for (int64_t first = 0; first < n; first += kRowTile) {
+    const PlainRows rows = {.code = CodeKind::kInt8,
+                            .rows = static_cast<int32_t>(std::min<int64_t>(kRowTile, n - first)),
+                            .k = k,
+                            .codes = reinterpret_cast<const uint8_t*>(codes + first * k),
+                            .scales = scales + first};
+    pack_plain(kFormat, rows, dst + first / kRowTile * packed_tile_bytes(kFormat, k));
+  }
+}
+
 // The packed formats with a plain form, except kInt8Channel.
 inline constexpr std::array kPlainFormats = {WeightFormat::kNVFP4,
                                              WeightFormat::kInt4Group32,

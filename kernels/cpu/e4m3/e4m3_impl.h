@@ -90,6 +90,10 @@ SLUICE_INLINE void load_pairs(const uint8_t* codes, PairOfRow<true>* pairs) {
 }
 #endif
 
+// Whether weights and rows have scales per 128 of K, else one a row.
+template <WeightFormat kFormat>
+inline constexpr bool kInGroups = kLayoutOf<kFormat>.columns_per_scale() != 0;
+
 // Rows of activations from `row` on, all of one activation block.
 struct PairRows {
   const uint8_t* codes;
@@ -100,8 +104,7 @@ struct PairRows {
 template <WeightFormat kFormat>
 SLUICE_INLINE PairRows pair_rows(const LinearBlock& block, int64_t row) {
   const int64_t quads = (block.num_groups + 3) / 4;
-  const int64_t head =
-      kFormat == WeightFormat::kE4M3Channel ? kTokenHeadBytes : (quads * 32 + 63) / 64 * 64;
+  const int64_t head = kInGroups<kFormat> ? (quads * 32 + 63) / 64 * 64 : kTokenHeadBytes;
   const int64_t row_bytes = quads * 4 * kQuantGroup;
   const std::byte* const codes = static_cast<const std::byte*>(block.x) +
                                  row / kActivationRows * (head + kActivationRows * row_bytes);
@@ -261,7 +264,7 @@ static int32_t add_pair_run(const LinearBlock& block,
 #pragma GCC unroll 4
       for (int t = 0; t < kTiles; ++t) {
         V16 scale = zero();
-        if constexpr (kFormat == WeightFormat::kE4M3Block) {
+        if constexpr (kInGroups<kFormat>) {
           const std::byte* const tile = run.weight + t * block.tile_bytes;
           const GroupAt weights = group_at<kFormat>(tile, block.first_group + group);
           scale = load(reinterpret_cast<const float*>(weights.super));
@@ -269,7 +272,7 @@ static int32_t add_pair_run(const LinearBlock& block,
 #pragma GCC unroll 4
         for (int r = 0; r < kRows; ++r) {
           V16& sum = acc[t * kRows + r];
-          if constexpr (kFormat == WeightFormat::kE4M3Block) {
+          if constexpr (kInGroups<kFormat>) {
             const float of_row = rows.scales[group / 4 * kActivationRows + r];
             sum = fma(p[t * kRows + r], mul(scale, broadcast(of_row)), sum);
           } else {
@@ -296,7 +299,7 @@ static void write_pair_sums(
     const LinearBlock& block, int32_t tile, int32_t row, int32_t num_rows, PairSums<kTiles>& sums) {
   const int root = __builtin_ctz(static_cast<unsigned>(block.num_segments));
   V16* const y = sums.pending[root];
-  const bool scaled = kFormat == WeightFormat::kE4M3Channel && block.num_segments == kSegments;
+  const bool scaled = !kInGroups<kFormat> && block.num_segments == kSegments;
   const float* const scales = pair_rows<kFormat>(block, row).scales;
   for (int t = 0; t < kTiles; ++t) {
     V16* const of_tile = y + t * num_rows;
@@ -351,10 +354,9 @@ static void e4m3_format(const LinearBlock& block) {
 
 template <bool kDots>
 static void e4m3_tiles(const LinearBlock& block) {
-  if (block.format == WeightFormat::kE4M3Block) {
-    return e4m3_format<WeightFormat::kE4M3Block, kDots>(block);
-  }
-  e4m3_format<WeightFormat::kE4M3Channel, kDots>(block);
+  with_format(block.format, [&]<WeightFormat kFormat>() {
+    if constexpr (kLayoutOf<kFormat>.is_e4m3()) e4m3_format<kFormat, kDots>(block);
+  });
 }
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

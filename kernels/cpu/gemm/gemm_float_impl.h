@@ -10,7 +10,7 @@
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
 // The weights of one group in the form that an FMA takes: 16 outputs of column k.
-template <WeightFormat kFormat>
+template <ElementFormat kElement>
 struct FloatWeights {
   const uint16_t* halves;
 
@@ -20,7 +20,7 @@ struct FloatWeights {
 
   [[gnu::always_inline]] V16 column(int k) const {
     const uint16_t* const at = halves + k * kRowTile;
-    return kFormat == WeightFormat::kBF16 ? load_bf16(at) : load_half(at);
+    return kElement == ElementFormat::kBF16 ? load_bf16(at) : load_half(at);
   }
 
   // Prefetches the line that columns k and k + 1 share, at even k.
@@ -36,7 +36,7 @@ struct FloatWeights {
 
 // Stored as they are multiplied, a column to a line.
 template <>
-struct FloatWeights<WeightFormat::kF32> {
+struct FloatWeights<ElementFormat::kF32> {
   const float* floats;
 
   FloatWeights(const LinearBlock& block, int32_t tile, int32_t group)
@@ -123,16 +123,14 @@ struct FloatRows {
 };
 
 static void linear_float(const LinearBlock& block) {
-  switch (block.format) {
-    case WeightFormat::kF32:
-      return linear_tiles<FloatRows<FloatWeights<WeightFormat::kF32>>>(block);
-    case WeightFormat::kF16:
-      return linear_tiles<FloatRows<FloatWeights<WeightFormat::kF16>>>(block);
-    case WeightFormat::kBF16:
-      return linear_tiles<FloatRows<FloatWeights<WeightFormat::kBF16>>>(block);
-    default:
-      return linear_tiles<FloatRows<ExpandedWeights>>(block);
-  }
+  bool are_floats = false;
+  with_format(block.format, [&]<WeightFormat kFormat>() {
+    if constexpr (kLayoutOf<kFormat>.is_float()) {
+      linear_tiles<FloatRows<FloatWeights<kLayoutOf<kFormat>.element>>>(block);
+      are_floats = true;
+    }
+  });
+  if (!are_floats) linear_tiles<FloatRows<ExpandedWeights>>(block);
 }
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

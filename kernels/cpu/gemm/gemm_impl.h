@@ -202,7 +202,7 @@ SLUICE_INLINE int32_t first_of_sum(const RecordRows<Code>& x, int r, int half) {
     const auto first = static_cast<uint32_t>(x.half_sums[r]);
     codes = half == 0 ? first : codes - first;
   }
-  return static_cast<int32_t>(0U - (codes << zero_point_shift(kFormat)));
+  return static_cast<int32_t>(0U - (codes << kZeroPointShift<kFormat>));
 }
 
 // acc[r] += one group of codes times codes, by the tree. `record`: the group's activations of 8

@@ -33,11 +33,12 @@ static void widen_group(const std::byte* tile, int32_t group, WideGroup& out) {
   out.has_min = kHasMin<kFormat>;
 }
 
-// Returns null for float formats.
+// Returns null for formats without integers.
 [[maybe_unused]] static WidenFn widen_of(WeightFormat format) {
-  if (format == WeightFormat::kInt8Channel) return widen_group<WeightFormat::kInt8Channel>;
   WidenFn widen = nullptr;
-  with_block_format(format, [&]<WeightFormat kFormat>() { widen = widen_group<kFormat>; });
+  with_format(format, [&]<WeightFormat kFormat>() {
+    if constexpr (kLayoutOf<kFormat>.is_integer()) widen = widen_group<kFormat>;
+  });
   return widen;
 }
 
@@ -52,41 +53,25 @@ SLUICE_INLINE void expand_e4m3(const std::byte* tile, int32_t group, float* buff
       column[r] = codes[k / 4 * 64 + r / 4 * 16 + k % 4 / 2 * 8 + r % 4 * 2 + k % 2];
     }
     V16 value = mul(load_e4m3(column), broadcast(256.0F));
-    if constexpr (kFormat == WeightFormat::kE4M3Block) {
+    if constexpr (kLayoutOf<kFormat>.columns_per_scale() != 0) {
       value = mul(value, load(reinterpret_cast<const float*>(at.super)));
     }
     store(buffer + k * kRowTile, value);
   }
 }
 
-// Returns the weights of a group as floats, [32 k][16 outputs], in `buffer` unless they are stored
-// so. Scales that multiply folded sums (kernels/gemm.h) are left out.
-[[maybe_unused]] static const float* expand_group(WeightFormat format,
-                                                  const std::byte* tile,
-                                                  int32_t group,
-                                                  float* buffer) {
-  if (format == WeightFormat::kF32) {
-    return reinterpret_cast<const float*>(tile) + int64_t{group} * kQuantGroup * kRowTile;
+// Expands a group of 16-bit floats.
+template <WeightFormat kFormat>
+SLUICE_INLINE void expand_halves(const std::byte* tile, int32_t group, float* buffer) {
+  const uint16_t* const halves = halves_at(tile) + int64_t{group} * kQuantGroup * kRowTile;
+  for (int i = 0; i < kQuantGroup * kRowTile; i += 16) {
+    constexpr bool kBf16 = kLayoutOf<kFormat>.element == ElementFormat::kBF16;
+    store(buffer + i, kBf16 ? load_bf16(halves + i) : load_half(halves + i));
   }
-  if (format == WeightFormat::kE4M3Block) {
-    expand_e4m3<WeightFormat::kE4M3Block>(tile, group, buffer);
-    return buffer;
-  }
-  if (format == WeightFormat::kE4M3Channel) {
-    expand_e4m3<WeightFormat::kE4M3Channel>(tile, group, buffer);
-    return buffer;
-  }
-  const WidenFn widen = widen_of(format);
-  if (widen == nullptr) {
-    const uint16_t* const halves = halves_at(tile) + int64_t{group} * kQuantGroup * kRowTile;
-    for (int i = 0; i < kQuantGroup * kRowTile; i += 16) {
-      const bool bf16 = format == WeightFormat::kBF16;
-      store(buffer + i, bf16 ? load_bf16(halves + i) : load_half(halves + i));
-    }
-    return buffer;
-  }
-  WideGroup wide;
-  widen(tile, group, wide);
+}
+
+// Expands a group of integers.
+SLUICE_INLINE void expand_wide(const WideGroup& wide, float* buffer) {
   for (int p = 0; p < 16; ++p) {
     const int h = wide.halves ? p / 8 : 0;
     const V16 scale = wide.scales.scale[h];
@@ -99,7 +84,32 @@ SLUICE_INLINE void expand_e4m3(const std::byte* tile, int32_t group, float* buff
     store(buffer + p * 32, fma(to_float(even), scale, minimum));
     store(buffer + p * 32 + 16, fma(to_float(odd), scale, minimum));
   }
-  return buffer;
+}
+
+// Returns the weights of a group as floats, [32 k][16 outputs], in `buffer` unless they are stored
+// so. Scales that multiply folded sums (kernels/gemm.h) are left out.
+[[maybe_unused]] static const float* expand_group(WeightFormat format,
+                                                  const std::byte* tile,
+                                                  int32_t group,
+                                                  float* buffer) {
+  if (const WidenFn widen = widen_of(format); widen != nullptr) {
+    WideGroup wide;
+    widen(tile, group, wide);
+    expand_wide(wide, buffer);
+    return buffer;
+  }
+  const float* expanded = buffer;
+  with_format(format, [&]<WeightFormat kFormat>() {
+    constexpr PackedLayout kLayout = kLayoutOf<kFormat>;
+    if constexpr (kLayout.is_e4m3()) {
+      expand_e4m3<kFormat>(tile, group, buffer);
+    } else if constexpr (kLayout.low_bits == 16) {
+      expand_halves<kFormat>(tile, group, buffer);
+    } else if constexpr (kLayout.is_float()) {
+      expanded = reinterpret_cast<const float*>(tile) + int64_t{group} * kQuantGroup * kRowTile;
+    }
+  });
+  return expanded;
 }
 
 }  // namespace sluice::kernels::cpu::SLUICE_ISA

@@ -1,60 +1,57 @@
 // SPDX-License-Identifier: Apache-2.0
 // Groups of a packed weight as linear_<isa>.cpp reads them: the differences between formats. The
-// layout is quant/repack.h's; gemm_<isa>.h unpacks registers of codes.
+// layout is quant/layout.h's; gemm_<isa>.h unpacks registers of codes.
 #pragma once
+
+#include <bit>
 
 #include "kernels/cpu/isa/simd.h"
 #include "kernels/cpu/isa/vec16.h"
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// log2 of the amount that unsigned codes are too high by, so that a shift multiplies by it.
-consteval int zero_point_shift(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kQ3_K:
-      return 2;
-    case WeightFormat::kQ4_0:
-      return 3;
-    case WeightFormat::kQ5_0:
-    case WeightFormat::kMXFP4:  // the codebook's, moved up
-    case WeightFormat::kNVFP4:
-      return 4;
-    case WeightFormat::kQ6_K:
-      return 5;
-    case WeightFormat::kQ8_0:
-    case WeightFormat::kInt8Channel:
-    case WeightFormat::kIQ4_NL:
-    case WeightFormat::kIQ4_XS:
-      return 7;
-    default:
-      return 0;
+// The amount that unsigned codes are too high by, a power of two: the zero point, or what takes all
+// entries of a codebook to 0 or above.
+consteval int unsigned_zero_point(const PackedLayout& layout) {
+  int amount = layout.zero_point;
+  for (int i = 0; i < 16 && layout.codebook() != nullptr; ++i) {
+    while (amount < -layout.codebook()[i]) amount = amount == 0 ? 1 : 2 * amount;
   }
+  return amount;
 }
 
 template <WeightFormat kFormat>
-inline constexpr int kZeroPoint = zero_point_shift(kFormat) == 0 ? 0
-                                                                 : 1 << zero_point_shift(kFormat);
+inline constexpr int kZeroPoint = unsigned_zero_point(kLayoutOf<kFormat>);
+
+// Its log2, so that a shift multiplies by it.
+template <WeightFormat kFormat>
+inline constexpr int kZeroPointShift =
+    kZeroPoint<kFormat> == 0 ? 0 : std::countr_zero(unsigned{kZeroPoint<kFormat>});
 
 struct Codebook {
   uint8_t v[16];
 };
 
-consteval Codebook move_up(const int8_t (&values)[16], int by) {
+consteval Codebook move_up(const int8_t* values, int by) {
   Codebook codebook{};
   for (int i = 0; i < 16; ++i) codebook.v[i] = static_cast<uint8_t>(values[i] + by);
   return codebook;
 }
 
 template <WeightFormat kFormat>
-inline constexpr Codebook kCodebook = move_up(kIsE2M1<kFormat> ? kMxfp4Codebook : kIq4Codebook,
-                                              kZeroPoint<kFormat>);
+inline constexpr Codebook kCodebook = move_up(kLayoutOf<kFormat>.codebook(), kZeroPoint<kFormat>);
+
+consteval int largest_code(const PackedLayout& layout) {
+  if (layout.codebook() == nullptr) return (1 << layout.code_bits()) - 1;
+  int highest = 0;
+  for (int i = 0; i < 16; ++i) {
+    if (layout.codebook()[i] > highest) highest = layout.codebook()[i];
+  }
+  return highest + unsigned_zero_point(layout);
+}
 
 template <WeightFormat kFormat>
-inline constexpr int kLargestCode =
-    kIsE2M1<kFormat> ? 28
-    : kHasCodebook<kFormat>
-        ? 241
-        : (1 << (kLayoutOf<kFormat>.low_bits + kLayoutOf<kFormat>.high_bits)) - 1;
+inline constexpr int kLargestCode = largest_code(kLayoutOf<kFormat>);
 
 struct GroupAt {
   const std::byte* codes;
@@ -160,83 +157,37 @@ SLUICE_INLINE GroupScales load_scales(const GroupAt& at) {
   return s;
 }
 
-// Calls fn.operator()<kFormat>() for an integer format with scales inside K; does nothing for
-// others, which have kernels of their own.
-template <typename Fn>
-SLUICE_INLINE void with_block_format(WeightFormat format, Fn fn) {
-  switch (format) {
-    case WeightFormat::kQ4_0:
-      return fn.template operator()<WeightFormat::kQ4_0>();
-    case WeightFormat::kQ4_1:
-      return fn.template operator()<WeightFormat::kQ4_1>();
-    case WeightFormat::kQ5_0:
-      return fn.template operator()<WeightFormat::kQ5_0>();
-    case WeightFormat::kQ5_1:
-      return fn.template operator()<WeightFormat::kQ5_1>();
-    case WeightFormat::kQ8_0:
-      return fn.template operator()<WeightFormat::kQ8_0>();
-    case WeightFormat::kQ2_K:
-      return fn.template operator()<WeightFormat::kQ2_K>();
-    case WeightFormat::kQ3_K:
-      return fn.template operator()<WeightFormat::kQ3_K>();
-    case WeightFormat::kQ4_K:
-      return fn.template operator()<WeightFormat::kQ4_K>();
-    case WeightFormat::kQ5_K:
-      return fn.template operator()<WeightFormat::kQ5_K>();
-    case WeightFormat::kQ6_K:
-      return fn.template operator()<WeightFormat::kQ6_K>();
-    case WeightFormat::kIQ4_NL:
-      return fn.template operator()<WeightFormat::kIQ4_NL>();
-    case WeightFormat::kIQ4_XS:
-      return fn.template operator()<WeightFormat::kIQ4_XS>();
-    case WeightFormat::kMXFP4:
-      return fn.template operator()<WeightFormat::kMXFP4>();
-    case WeightFormat::kNVFP4:
-      return fn.template operator()<WeightFormat::kNVFP4>();
-    case WeightFormat::kInt4Group32:
-      return fn.template operator()<WeightFormat::kInt4Group32>();
-    case WeightFormat::kInt4Group128:
-      return fn.template operator()<WeightFormat::kInt4Group128>();
-    case WeightFormat::kInt8Group32:
-      return fn.template operator()<WeightFormat::kInt8Group32>();
-    case WeightFormat::kF32:
-    case WeightFormat::kF16:
-    case WeightFormat::kBF16:
-    case WeightFormat::kInt8Channel:
-    case WeightFormat::kE4M3Channel:
-    case WeightFormat::kE4M3Block:
-      return;
-  }
-}
-
 // Formats that are compiled in one file, where all of them in one take too long.
 enum class FormatFamily { kBlocks, kSuperBlocks, kGroups };
 
-constexpr FormatFamily family_of(WeightFormat format) {
-  switch (format) {
-    case WeightFormat::kQ2_K:
-    case WeightFormat::kQ3_K:
-    case WeightFormat::kQ4_K:
-    case WeightFormat::kQ5_K:
-    case WeightFormat::kQ6_K:
-    case WeightFormat::kIQ4_XS:
+consteval FormatFamily family_of(const PackedLayout& layout) {
+  switch (layout.scales) {
+    case ScaleLayout::kSub32:
+    case ScaleLayout::kSub32Min:
+    case ScaleLayout::kSub16:
+    case ScaleLayout::kSub16Min:
       return FormatFamily::kSuperBlocks;  // GGUF's of 256 weights
-    case WeightFormat::kMXFP4:
-    case WeightFormat::kNVFP4:
-    case WeightFormat::kInt4Group32:
-    case WeightFormat::kInt4Group128:
-    case WeightFormat::kInt8Group32:
+    case ScaleLayout::kExponent:
+    case ScaleLayout::kSub16E4M3:
+    case ScaleLayout::kFloat32:
+    case ScaleLayout::kFloat128:
       return FormatFamily::kGroups;  // checkpoints' with scales as tensors of their own
     default:
       return FormatFamily::kBlocks;  // GGUF's of 32
   }
 }
 
+SLUICE_INLINE FormatFamily family_of(WeightFormat format) {
+  FormatFamily family = FormatFamily::kBlocks;
+  with_format(format, [&]<WeightFormat kFormat>() { family = family_of(kLayoutOf<kFormat>); });
+  return family;
+}
+
 // with_block_format() for the formats of one family; does nothing for others.
 template <FormatFamily kFamily, typename Fn>
 SLUICE_INLINE void with_format_of(WeightFormat format, Fn fn) {
   with_block_format(format, [&]<WeightFormat kFormat>() {
-    if constexpr (family_of(kFormat) == kFamily) fn.template operator()<kFormat>();
+    if constexpr (family_of(kLayoutOf<kFormat>) == kFamily) fn.template operator()<kFormat>();
   });
 }
 

@@ -66,7 +66,10 @@ struct LinearBlock {
 // where unpacking uses pipes that products leave free (ExecContext::unpacks_fast): a mask and a
 // shift for a register of codes, with the scales beside it. Other formats are faster when unpacked
 // once to memory (bench/cpu.md).
-constexpr bool is_unpacked_fast(WeightFormat format) { return format == WeightFormat::kQ4_1; }
+constexpr bool is_unpacked_fast(WeightFormat format) {
+  const PackedLayout& layout = layout_of(format);
+  return layout.code_bits() == 4 && layout.scales == ScaleLayout::kHalfMin;
+}
 
 // Tiles that AVX-512 takes side by side (gemm_unpacked_impl.h); AVX2 takes each alone.
 inline constexpr int32_t kUnpackedTiles = 3;

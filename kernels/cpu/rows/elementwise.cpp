@@ -22,7 +22,7 @@ void embedding(const ExecContext& ctx, const EmbeddingArgs& args) {
                         .tile = table.data + token / kRowTile * tile_bytes,
                         .row_in_tile = token % kRowTile,
                         .k = table.k,
-                        .scaled = scales_folded_sums(table.format),
+                        .scaled = layout_of(table.format).scales_folded_sums(),
                         .out = args.out + i * args.out_stride});
   });
 }

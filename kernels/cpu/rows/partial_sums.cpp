@@ -17,8 +17,8 @@ void join_parts(const ExecContext& ctx, const JoinPartsArgs& args) {
   DCHECK(args.parts.size() <= kSegments && std::has_single_bit(args.parts.size()));
   const SimdTable& simd = simd_table(ctx.isa);
   const PackedWeight& weight = *args.weight;
-  const bool integers = weight.format == WeightFormat::kInt8Channel;
-  const bool scaled = integers || scales_folded_sums(weight.format);
+  const bool integers = layout_of(weight.format).has_int32_sums();
+  const bool scaled = integers || layout_of(weight.format).scales_folded_sums();
   const bool has_row_scale = args.x.format == ActivationFormat::kInt8Token ||
                              args.x.format == ActivationFormat::kE4M3Token;
   const int64_t tile_bytes = packed_tile_bytes(weight.format, weight.stored_columns());

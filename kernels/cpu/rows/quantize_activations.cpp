@@ -39,6 +39,12 @@ ActivationGroup e4m3_group(const Activations& activations, int64_t row, int64_t 
           .half_sum = nullptr};
 }
 
+// Rows have scales where their weights have them.
+ActivationFormat e4m3_rows_of(const PackedLayout& layout) {
+  const bool is_channel = layout.scales == ScaleLayout::kChannel;
+  return is_channel ? ActivationFormat::kE4M3Token : ActivationFormat::kE4M3Group;
+}
+
 }  // namespace
 
 int64_t activation_bytes(ActivationFormat format, int64_t num_rows, int64_t k) {
@@ -99,23 +105,22 @@ Activations activation_rows(const Activations& activations, int64_t first_row, i
 ActivationFormat activation_format(WeightFormat weight,
                                    int32_t activation_bits,
                                    DeviceType device) {
-  if (weight == WeightFormat::kInt8Channel) return ActivationFormat::kInt8Token;
-  if (is_e4m3(weight)) {
-    if (activation_bits != 8) {
-      return device == DeviceType::kCpu ? ActivationFormat::kFloat : ActivationFormat::kBF16;
-    }
-    return weight == WeightFormat::kE4M3Channel ? ActivationFormat::kE4M3Token
-                                                : ActivationFormat::kE4M3Group;
+  const PackedLayout& layout = layout_of(weight);
+  const bool on_cpu = device == DeviceType::kCpu;
+  if (layout.has_int32_sums()) return ActivationFormat::kInt8Token;
+  if (layout.is_e4m3()) {
+    if (activation_bits != 8) return on_cpu ? ActivationFormat::kFloat : ActivationFormat::kBF16;
+    return e4m3_rows_of(layout);
   }
-  if (!format_info(weight).is_integer) {
-    if (device == DeviceType::kCpu || weight == WeightFormat::kF32) return ActivationFormat::kFloat;
-    return weight == WeightFormat::kF16 ? ActivationFormat::kF16 : ActivationFormat::kBF16;
+  if (layout.is_float()) {
+    if (on_cpu || layout.element == ElementFormat::kF32) return ActivationFormat::kFloat;
+    return layout.element == ElementFormat::kF16 ? ActivationFormat::kF16 : ActivationFormat::kBF16;
   }
   switch (activation_bits) {
     case 8:
       return ActivationFormat::kInt8;
     case 16:
-      return device == DeviceType::kCpu ? ActivationFormat::kInt16 : ActivationFormat::kBF16;
+      return on_cpu ? ActivationFormat::kInt16 : ActivationFormat::kBF16;
     case 32:
       return ActivationFormat::kFloat;
   }
@@ -125,11 +130,11 @@ ActivationFormat activation_format(WeightFormat weight,
 namespace cpu {
 
 bool has_activations(WeightFormat weight, ActivationFormat activations) {
-  if (weight == WeightFormat::kInt8Channel) return activations == ActivationFormat::kInt8Token;
+  const PackedLayout& layout = layout_of(weight);
+  if (layout.has_int32_sums()) return activations == ActivationFormat::kInt8Token;
   if (activations == ActivationFormat::kFloat) return true;
-  if (weight == WeightFormat::kE4M3Channel) return activations == ActivationFormat::kE4M3Token;
-  if (weight == WeightFormat::kE4M3Block) return activations == ActivationFormat::kE4M3Group;
-  return format_info(weight).is_integer &&
+  if (layout.is_e4m3()) return activations == e4m3_rows_of(layout);
+  return layout.is_integer() &&
          (activations == ActivationFormat::kInt8 || activations == ActivationFormat::kInt16);
 }
 

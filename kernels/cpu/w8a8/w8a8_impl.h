@@ -12,8 +12,16 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 
 inline constexpr int32_t kTokenRecordBytes =
     static_cast<int32_t>(activation_record_bytes(ActivationFormat::kInt8Token));
-inline constexpr int32_t kW8A8GroupBytes = kLayoutOf<WeightFormat::kInt8Channel>.code_bytes();
-inline constexpr int32_t kW8A8HeadBytes = kLayoutOf<WeightFormat::kInt8Channel>.tile_head_bytes();
+
+consteval PackedLayout w8a8_layout() {
+  for (const PackedLayout& layout : kPackedLayouts) {
+    if (layout.has_int32_sums()) return layout;
+  }
+  return {};
+}
+
+inline constexpr int32_t kW8A8GroupBytes = w8a8_layout().code_bytes();
+inline constexpr int32_t kW8A8HeadBytes = w8a8_layout().tile_head_bytes();
 
 // Operands of the sums over K: the first group of the first tile and of the first row.
 struct W8A8Operands {

@@ -46,7 +46,7 @@ TEST(RandomWeights, EveryTileIsPartOfOneMatrix) {
         } else if (format == WeightFormat::kE4M3Block) {
           ASSERT_EQ(static_cast<uint8_t>(tile.bytes()[i]), float_to_e4m3(448 * value));
         } else if (format == WeightFormat::kNVFP4) {
-          const float code = 0.5F * kMxfp4Codebook[static_cast<uint8_t>(tile.bytes()[i])];
+          const float code = 0.5F * kE2M1Codebook[static_cast<uint8_t>(tile.bytes()[i])];
           ASSERT_TRUE(std::abs(code) <= 6 * std::abs(value) && code * value >= 0) << value;
           ASSERT_LT(6 * std::abs(value) - std::abs(code), 2);
         } else {

@@ -13,6 +13,7 @@
 #include "tests/kernels/cuda/rows_check.h"
 #include "tests/kernels/devices.h"
 #include "tests/kernels/linear_reference.h"
+#include "tests/support/plain_matrix.h"
 
 namespace sluice::kernels {
 namespace {
@@ -300,8 +301,7 @@ Table make_table(WeightFormat format, int32_t n, int32_t k) {
   std::vector<float> scales(static_cast<size_t>(n));
   for (int8_t& code : codes) code = static_cast<int8_t>(rng() % 256);
   for (float& scale : scales) scale = static_cast<float>(rng() % 1000) * 1e-4F;
-  pack_int8_channel(
-      codes.data(), scales.data(), n, k, 0, ceil_div(n, kRowTile), table.tiles.data());
+  sluice::test::pack_int8_rows(codes.data(), scales.data(), n, k, table.tiles.data());
   copy_matrix_rows(
       format, reinterpret_cast<const std::byte*>(codes.data()), k, 0, n, table.rows.data());
   std::memcpy(table.rows.data() + matrix_scales_offset(format, n, k),

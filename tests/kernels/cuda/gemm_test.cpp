@@ -16,6 +16,7 @@
 #include "tests/kernels/cuda/rows_check.h"
 #include "tests/kernels/devices.h"
 #include "tests/kernels/linear_reference.h"
+#include "tests/support/plain_matrix.h"
 #ifdef SLUICE_TESTS_ON_GPU
 #include "tests/support/gpu/real_shapes.h"
 #endif
@@ -305,7 +306,7 @@ struct Int8Layer {
         packed(packed_bytes(WeightFormat::kInt8Channel, n, k)) {
     for (int8_t& code : codes) code = static_cast<int8_t>(random.below(256) - 128);
     for (float& scale : scales) scale = random.uniform() * 0.01F;
-    pack_int8_channel(codes.data(), scales.data(), n, k, 0, ceil_div(n, kRowTile), packed.data());
+    sluice::test::pack_int8_rows(codes.data(), scales.data(), n, k, packed.data());
     bias = random.normals(static_cast<size_t>(n));
   }
 

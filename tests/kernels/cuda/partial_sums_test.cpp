@@ -21,6 +21,7 @@
 #include "tests/kernels/cuda/rows_check.h"
 #include "tests/kernels/devices.h"
 #include "tests/kernels/linear_reference.h"
+#include "tests/support/plain_matrix.h"
 
 namespace sluice::kernels {
 namespace {
@@ -212,7 +213,7 @@ class Int8Matrix {
     for (int8_t& code : codes) code = static_cast<int8_t>(random.below(256) - 128);
     std::vector<float> scales(kN);
     for (float& scale : scales) scale = random.uniform() * 0.01F;
-    pack_int8_channel(codes.data(), scales.data(), kN, k_, 0, ceil_div(kN, kRowTile), cpu_.data());
+    sluice::test::pack_int8_rows(codes.data(), scales.data(), kN, k_, cpu_.data());
     for (int64_t row = 0; row < kN; ++row) {
       std::copy_n(reinterpret_cast<const std::byte*>(&codes[static_cast<size_t>(row * k_)]),
                   k_,
