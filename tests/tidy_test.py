@@ -264,6 +264,8 @@ def banned_tokens(tree):
             rules.append((SLEEPS, "sleeping"))
         if path.startswith(("scheduler/", "kvcache/", "kernels/")):
             rules.append((re.compile(r"\bshared_ptr\b"), "shared_ptr on the step path"))
+        if path.startswith("kernels/"):
+            rules.append((re.compile(r"\bWeightFormat::k"), "a weight format by name; ask layout_of()"))
         if path.startswith("tests/") and not path.startswith(MAY_NAME_FOLDERS):
             rules.append((FOLDERS_BY_HAND, "a folder by hand; use tests/support/temporary_folder.h"))
         for pattern, what in rules:
@@ -513,12 +515,10 @@ SELF_TESTS = {  # rule -> trees that it must flag
     banned_tokens: [{"engine/a.cpp": "int f() { std::cout << 1; }"}, {"engine/a.cpp": "printf(x);"},
                     {"engine/a.cpp": "std::regex r;"}, {"quant/a.cpp": "x << std::endl;"},
                     {"kernels/a.cpp": "int x = rand();"}, {"server/a.cpp": "assert(x);"}, {"server/a.cpp": "sleep_for(x);"},
-                    {"kvcache/a.h": "std::shared_ptr<int> x;"},
+                    {"kvcache/a.h": "std::shared_ptr<int> x;"}, {"kernels/a.h": "if (f == WeightFormat::kQ4_0) {}"},
                     {"tests/core/a.cpp": "auto p = testing::TempDir();"}],
-    cuda_sources: [{"kernels/cuda/a.cu": 'asm volatile("bar.sync 0;");'},
-                   {"kernels/cuda/a.cu": "f<<<1, 32>>>(x);"},
-                   {"kernels/cuda/a.h": "__shared__ float x[3];"},
-                   {"tests/a.cu": "#include <cuda_bf16.h>"},
+    cuda_sources: [{"kernels/cuda/a.cu": 'asm volatile("bar.sync 0;");'}, {"kernels/cuda/a.cu": "f<<<1, 32>>>(x);"},
+                   {"kernels/cuda/a.h": "__shared__ float x[3];"}, {"tests/a.cu": "#include <cuda_bf16.h>"},
                    {"kernels/cuda/a.cu": "y = __expf(x);"}, {"kernels/cuda/a.cu": "atomicAdd(p, x);"}, {"kernels/cuda/a.h": '#include "tests/support/simt/simt.h"'},
                    {"kernels/cuda/a.cu": "__global__ void __launch_bounds__(128) f() {}"},
                    {"kernels/cuda/a.cu": "uint32_t lanes = __activemask();"}],

@@ -80,7 +80,7 @@ LinearHalfArgs half_args(const Activations& x,
   const PackedWeight& weight = *group.weight;
   CHECK(x.format == activation_format(weight.format, 8, DeviceType::kCuda));
   constexpr int64_t kElement = sizeof(uint16_t);
-  return {.format = weight.format,
+  return {.format = x.format,
           .x = static_cast<const uint16_t*>(x.data),
           .x_stride = align_up(x.k, kQuantGroup),
           .weight = reinterpret_cast<const uint16_t*>(first_of_k(weight)),

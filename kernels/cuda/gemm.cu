@@ -51,7 +51,7 @@ Outputs outputs_in_rows(const Args& args, int32_t num_rows, const ExpertMatrices
 }
 
 Layer layer_of(const LinearHalfArgs& args, const ExpertMatrices* experts) {
-  CHECK(args.format == WeightFormat::kBF16 || args.format == WeightFormat::kF16);
+  CHECK(args.format == ActivationFormat::kBF16 || args.format == ActivationFormat::kF16);
   return {matrices_of(args), outputs_in_rows(args, args.num_rows, experts)};
 }
 
@@ -60,7 +60,7 @@ Layer layer_of(const LinearInt8Args& args, const ExpertMatrices* experts) {
   CHECK_EQ(args.segments.num_columns(args.k), args.x.k);
   const int64_t block = token_block_bytes(args.x.k);
   const auto* const data = static_cast<const std::byte*>(args.x.data);
-  const Matrices matrices{.format = MatrixFormat::kInt8,
+  const Matrices matrices{.format = args.x.format,
                           .k = args.x.k,
                           .weight = reinterpret_cast<const std::byte*>(
                               args.weight + args.segments.first_column(args.k)),
@@ -83,7 +83,7 @@ Layer layer_of(const LinearFp8Args& args, const ExpertMatrices* experts) {
   const int64_t head = e4m3_head_bytes(args.x.format, args.x.k);
   const int64_t block = e4m3_block_bytes(args.x.format, args.x.k);
   const auto* const data = static_cast<const std::byte*>(args.x.data);
-  const Matrices matrices{.format = blocks ? MatrixFormat::kE4M3Block : MatrixFormat::kE4M3,
+  const Matrices matrices{.format = args.x.format,
                           .k = args.x.k,
                           .weight = reinterpret_cast<const std::byte*>(
                               args.weight + args.segments.first_column(args.k)),

@@ -22,20 +22,14 @@ inline constexpr int kFewTokens = 8;  // tokens of a tile
 inline constexpr int kManyTokens = 64;
 inline constexpr int kSplitTokens = 128;  // most rows whose segments are dealt out on Hopper
 
-// kE4M3: a scale per output and per row of x; kE4M3Block: both per 128 of K.
-enum class MatrixFormat : uint8_t { kBf16, kF16, kInt8, kE4M3, kE4M3Block };
-
-constexpr bool is_e4m3(MatrixFormat format) {
-  return format == MatrixFormat::kE4M3 || format == MatrixFormat::kE4M3Block;
-}
-
-constexpr int32_t element_bytes(MatrixFormat format) {
-  return format == MatrixFormat::kBf16 || format == MatrixFormat::kF16 ? 2 : 1;
+// Bytes of a number of x, and of the weights that it is multiplied with.
+constexpr int32_t element_bytes(ActivationFormat x) {
+  return x == ActivationFormat::kBF16 || x == ActivationFormat::kF16 ? 2 : 1;
 }
 
 // The places of a layer's matrices.
 struct Matrices {
-  MatrixFormat format;
+  ActivationFormat format;  // x's; weights in rows are the same numbers, with scales alike
   int32_t k;
   const std::byte* weight;
   int64_t weight_stride;  // bytes
@@ -59,7 +53,7 @@ struct Outputs {
   void* workspace;
   uint32_t* arrivals;  // with a workspace: a launch's kMostArrivals counters
   // INT8, e4m3 and HeadSums only.
-  const float* weight_scale;    // kE4M3Block: [n][weight_blocks], counted from all of K
+  const float* weight_scale;    // kE4M3Group: [n][weight_blocks], counted from all of K
   int64_t weight_scale_stride;  // floats
   const std::byte* heads;       // activation blocks' scales of rows; HeadSums: tiles'
   int64_t block_bytes;
@@ -113,7 +107,7 @@ struct Parts {
 
 // Joins parts to the value of outputs.segments, and applies `finish`.
 void launch_fold(gpu::Stream stream,
-                 MatrixFormat format,
+                 ActivationFormat x,
                  const Outputs& outputs,
                  const Parts& parts);
 // launch_fold() for float sums of tiles with heads (HeadSums).
@@ -180,7 +174,7 @@ inline Outputs outputs_of(const LinearMatrixArgs& args, const ExpertMatrices* ex
 }
 
 inline Matrices matrices_of(const LinearHalfArgs& args) {
-  return {.format = args.format == WeightFormat::kF16 ? MatrixFormat::kF16 : MatrixFormat::kBf16,
+  return {.format = args.format,
           .k = static_cast<int32_t>(args.segments.num_columns(args.k)),
           .weight =
               reinterpret_cast<const std::byte*>(args.weight + args.segments.first_column(args.k)),

@@ -288,15 +288,14 @@ void start(Stream stream, const Work& work) {
 void launch_mma(Stream stream, const Matrices& matrices, const Outputs& outputs) {
   const Work work{.outputs = outputs, .matrices = matrices};
   switch (matrices.format) {
-    case MatrixFormat::kInt8:
+    case ActivationFormat::kInt8Token:
       return start<MmaInt8>(stream, work);
-    case MatrixFormat::kF16:
+    case ActivationFormat::kF16:
       return start<MmaF16>(stream, work);
-    case MatrixFormat::kBf16:
+    case ActivationFormat::kBF16:
       return start<MmaBf16>(stream, work);
-    case MatrixFormat::kE4M3:
-    case MatrixFormat::kE4M3Block:
-      SLUICE_UNREACHABLE("FP8 without wgmma");
+    default:
+      SLUICE_UNREACHABLE("rows that no mma.sync takes");
   }
 }
 

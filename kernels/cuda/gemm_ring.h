@@ -4,6 +4,7 @@
 // outputs with a tile of tokens. gemm_split.cu, gemm_wide.cu and gemm_wgmma.cu use it.
 #pragma once
 
+#include "engine/core/status.h"
 #include "kernels/cuda/gemm_block.h"
 #include "kernels/cuda/ptx.h"
 #include "kernels/cuda/ring.h"
@@ -112,6 +113,25 @@ struct E4M3BlockSums : FloatSums {
 };
 
 struct WgmmaE4M3Blocks : WgmmaE4M3<E4M3BlockSums> {};
+
+// Calls f.operator()<Format>() with what multiplies such rows of x.
+template <typename F>
+void with_wgmma(ActivationFormat x, const F& f) {
+  switch (x) {
+    case ActivationFormat::kInt8Token:
+      return f.template operator()<WgmmaInt8>();
+    case ActivationFormat::kF16:
+      return f.template operator()<WgmmaF16>();
+    case ActivationFormat::kBF16:
+      return f.template operator()<WgmmaBf16>();
+    case ActivationFormat::kE4M3Token:
+      return f.template operator()<WgmmaE4M3Rows>();
+    case ActivationFormat::kE4M3Group:
+      return f.template operator()<WgmmaE4M3Blocks>();
+    default:
+      SLUICE_UNREACHABLE("rows that no wgmma takes");
+  }
+}
 
 inline constexpr int kWarpgroups = kOutputs / 64;
 inline constexpr int kConsumers = 128 * kWarpgroups;  // the first threads of a block
@@ -375,7 +395,7 @@ inline gpu::TensorMap e4m3_map(const Matrices& matrices, int tokens) {
 
 // x, in boxes of a chunk of `tokens` tokens.
 inline gpu::TensorMap x_map(const Matrices& matrices, int tokens) {
-  if (matrices.format == MatrixFormat::kInt8) return blocks_map(matrices, tokens);
+  if (matrices.format == ActivationFormat::kInt8Token) return blocks_map(matrices, tokens);
   if (is_e4m3(matrices.format)) return e4m3_map(matrices, tokens);
   return matrix_map(matrices.x, 2, matrices.k, matrices.x_rows, matrices.x_stride, tokens);
 }

@@ -358,18 +358,7 @@ void start(Stream stream, std::span<const Layer> layers) {
 }  // namespace
 
 void launch_split(Stream stream, std::span<const Layer> layers) {
-  switch (layers[0].matrices.format) {
-    case MatrixFormat::kInt8:
-      return start<WgmmaInt8>(stream, layers);
-    case MatrixFormat::kF16:
-      return start<WgmmaF16>(stream, layers);
-    case MatrixFormat::kBf16:
-      return start<WgmmaBf16>(stream, layers);
-    case MatrixFormat::kE4M3:
-      return start<WgmmaE4M3Rows>(stream, layers);
-    case MatrixFormat::kE4M3Block:
-      return start<WgmmaE4M3Blocks>(stream, layers);
-  }
+  with_wgmma(layers[0].matrices.format, [&]<typename Format>() { start<Format>(stream, layers); });
 }
 
 }  // namespace sluice::kernels::cuda

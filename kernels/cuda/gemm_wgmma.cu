@@ -120,18 +120,7 @@ void launch_experts(Stream stream, const Matrices& matrices, const Outputs& outp
   const ExpertsWork work{.outputs = outputs,
                          .weight = experts_map(matrices, element_bytes(matrices.format), outputs),
                          .x = x_map(matrices, tokens)};
-  switch (matrices.format) {
-    case MatrixFormat::kInt8:
-      return start<WgmmaInt8>(stream, work);
-    case MatrixFormat::kF16:
-      return start<WgmmaF16>(stream, work);
-    case MatrixFormat::kBf16:
-      return start<WgmmaBf16>(stream, work);
-    case MatrixFormat::kE4M3:
-      return start<WgmmaE4M3Rows>(stream, work);
-    case MatrixFormat::kE4M3Block:
-      return start<WgmmaE4M3Blocks>(stream, work);
-  }
+  with_wgmma(matrices.format, [&]<typename Format>() { start<Format>(stream, work); });
 }
 
 }  // namespace

@@ -90,7 +90,7 @@ void start(Stream stream, std::span<const Layer> layers) {
 // one chain of at least a group, with room in the workspace for its rows.
 bool fits_wide(const Layer& layer) {
   const auto& [matrices, outputs] = layer;
-  if (matrices.format == MatrixFormat::kInt8) {
+  if (matrices.format == ActivationFormat::kInt8Token) {
     return outputs.workspace != nullptr && matrices.k > 0;
   }
   return outputs.segments.count >= kHalf && ceil_div(outputs.k, kQuantGroup) >= kSegments;
@@ -114,19 +114,13 @@ bool takes_wide(std::span<const Layer> layers) {
 
 void launch_wide(Stream stream, std::span<const Layer> layers) {
   const auto& [matrices, outputs] = layers[0];
-  switch (matrices.format) {
-    case MatrixFormat::kInt8:
-      pack_rows(stream, matrices, outputs.workspace);
-      return start<WgmmaInt8Rows>(stream, layers);
-    case MatrixFormat::kF16:
-      return start<WgmmaF16>(stream, layers);
-    case MatrixFormat::kBf16:
-      return start<WgmmaBf16>(stream, layers);
-    case MatrixFormat::kE4M3:
-      return start<WgmmaE4M3Rows>(stream, layers);
-    case MatrixFormat::kE4M3Block:
-      return start<WgmmaE4M3Blocks>(stream, layers);
+  if (matrices.format == ActivationFormat::kInt8Token) {
+    pack_rows(stream, matrices, outputs.workspace);
   }
+  with_wgmma(matrices.format, [&]<typename Format>() {
+    constexpr bool kPacked = std::is_same_v<Format, WgmmaInt8>;
+    start<std::conditional_t<kPacked, WgmmaInt8Rows, Format>>(stream, layers);
+  });
 }
 
 }  // namespace sluice::kernels::cuda

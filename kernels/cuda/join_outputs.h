@@ -7,10 +7,11 @@
 
 namespace sluice::kernels::cuda {
 
-// Outputs of a layer without experts, by sums of a format, or by HeadSums.
+// Outputs of a layer without experts, by HeadSums or else by the sums of `format`: the activations'
+// where the weight has a scale per row, and kBF16 where sums are values.
 struct JoinedOutputs {
   Outputs outputs;
-  MatrixFormat format;
+  ActivationFormat format;
   bool has_heads;
 };
 

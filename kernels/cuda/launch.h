@@ -221,7 +221,7 @@ int64_t linear_workspace_bytes(int32_t num_rows, int32_t n, int32_t int8_k = 0);
 // 8 and of 64 tokens follows from its model, and an H200 has shown it (bench/gpu_probes, P1). Both
 // matrices are BF16, or both F16.
 struct LinearHalfArgs {
-  WeightFormat format = WeightFormat::kBF16;
+  ActivationFormat format = ActivationFormat::kBF16;
   const uint16_t* x;       // [num_rows, columns]; both matrices 16-byte aligned, rows too
   int64_t x_stride;        // elements, a multiple of 8
   const uint16_t* weight;  // [n, k]

@@ -94,11 +94,11 @@ void start_fold(Stream stream, const Outputs& outputs, const Parts& parts) {
 
 }  // namespace
 
-void launch_fold(Stream stream, MatrixFormat format, const Outputs& outputs, const Parts& parts) {
-  switch (format) {
-    case MatrixFormat::kInt8:
+void launch_fold(Stream stream, ActivationFormat x, const Outputs& outputs, const Parts& parts) {
+  switch (x) {
+    case ActivationFormat::kInt8Token:
       return start_fold<Int8Sums>(stream, outputs, parts);
-    case MatrixFormat::kE4M3:
+    case ActivationFormat::kE4M3Token:
       return start_fold<E4M3Sums>(stream, outputs, parts);
     default:
       return start_fold<FloatSums>(stream, outputs, parts);
@@ -112,8 +112,6 @@ void launch_fold_heads(Stream stream, const Outputs& outputs, const Parts& parts
 JoinedOutputs joined_outputs(const JoinPartsArgs& args) {
   const PackedWeight& weight = *args.weight;
   const PackedLayout& layout = layout_of(weight.format);
-  const bool int8 = layout.has_int32_sums();
-  const bool e4m3 = layout.is_e4m3() && layout.scales == ScaleLayout::kChannel;
   Outputs outputs{};
   outputs.k = weight.k;
   outputs.n = weight.n;
@@ -122,7 +120,9 @@ JoinedOutputs joined_outputs(const JoinPartsArgs& args) {
   outputs.add = args.epilogue == Epilogue::kAdd;
   outputs.out = args.out;
   outputs.out_stride = args.out_stride;
-  if (int8 || e4m3) {
+  const bool has_channels = layout.scales == ScaleLayout::kChannel;
+  if (has_channels) {
+    const bool int8 = layout.is_integer();
     CHECK(args.x.format == (int8 ? ActivationFormat::kInt8Token : ActivationFormat::kE4M3Token));
     const int64_t scales = matrix_scales_offset(weight.format, weight.n, weight.stored_columns());
     outputs.weight_scale = reinterpret_cast<const float*>(weight.data + scales);
@@ -135,7 +135,7 @@ JoinedOutputs joined_outputs(const JoinPartsArgs& args) {
     outputs.heads = weight.data;
     outputs.block_bytes = packed_tile_bytes(weight.format, weight.stored_columns());
   }
-  const auto format = int8 ? MatrixFormat::kInt8 : e4m3 ? MatrixFormat::kE4M3 : MatrixFormat::kBf16;
+  const ActivationFormat format = has_channels ? args.x.format : ActivationFormat::kBF16;
   return {.outputs = outputs, .format = format, .has_heads = has_heads};
 }
 

@@ -225,9 +225,9 @@ void launch_join_peer_parts(Stream stream, const JoinPeerPartsArgs& args) {
   const PeerPart part = peer_part(*args.peers, args.join.parts.front(), bytes);
   if (joined.has_heads) return launch(stream, part, fold_peers_kernel<HeadSums>, joined.outputs);
   switch (joined.format) {
-    case MatrixFormat::kInt8:
+    case ActivationFormat::kInt8Token:
       return launch(stream, part, fold_peers_kernel<Int8Sums>, joined.outputs);
-    case MatrixFormat::kE4M3:
+    case ActivationFormat::kE4M3Token:
       return launch(stream, part, fold_peers_kernel<E4M3Sums>, joined.outputs);
     default:
       return launch(stream, part, fold_peers_kernel<FloatSums>, joined.outputs);

@@ -187,7 +187,7 @@ TEST_P(CudaExperts, Int8RowsHaveTheBitsOfTheCpu) {
 }
 
 // Compares with a row through its expert alone, by the layer that the CPU does not have (launch.h).
-void check_half(WeightFormat format, const std::vector<Case>& cases) {
+void check_half(ActivationFormat format, const std::vector<Case>& cases) {
   Random random(102);
   for (const auto& [counts, n, segments, own_k] : cases) {
     const int32_t k = own_k > 0 ? own_k : 232;  // a group a segment, the last not full
@@ -248,10 +248,12 @@ void check_half(WeightFormat format, const std::vector<Case>& cases) {
   }
 }
 
-TEST_P(CudaExperts, Bf16RowsHaveTheBitsTheyHaveAlone) { check_half(WeightFormat::kBF16, kCases); }
+TEST_P(CudaExperts, Bf16RowsHaveTheBitsTheyHaveAlone) {
+  check_half(ActivationFormat::kBF16, kCases);
+}
 
 TEST_P(CudaExperts, F16RowsHaveTheBitsTheyHaveAlone) {
-  check_half(WeightFormat::kF16, {{{3, 0, 9}, 24}, {{20, 1}, 16}});
+  check_half(ActivationFormat::kF16, {{{3, 0, 9}, 24}, {{20, 1}, 16}});
 }
 
 // Joins four ranks' sums of the rows of three experts, one of which has none: each row with its

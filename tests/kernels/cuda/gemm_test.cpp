@@ -33,12 +33,12 @@ uint16_t bf16_of(float value) {
 
 float float_of_bf16(uint16_t code) { return std::bit_cast<float>(uint32_t{code} << 16); }
 
-uint16_t half_of(WeightFormat format, float value) {
-  return format == WeightFormat::kF16 ? float_to_half(value) : bf16_of(value);
+uint16_t half_of(ActivationFormat format, float value) {
+  return format == ActivationFormat::kF16 ? float_to_half(value) : bf16_of(value);
 }
 
 struct HalfLayer {
-  WeightFormat format;
+  ActivationFormat format;
   int32_t n;
   int32_t k;
   int64_t stride;  // elements, in both matrices
@@ -47,8 +47,11 @@ struct HalfLayer {
   std::vector<float> bias;
 };
 
-HalfLayer make_layer(
-    int32_t rows, int32_t n, int32_t k, uint64_t seed, WeightFormat format = WeightFormat::kBF16) {
+HalfLayer make_layer(int32_t rows,
+                     int32_t n,
+                     int32_t k,
+                     uint64_t seed,
+                     ActivationFormat format = ActivationFormat::kBF16) {
   Random random(seed);
   HalfLayer layer{
       .format = format, .n = n, .k = k, .stride = k + 8, .weight = {}, .x = {}, .bias = {}};
@@ -71,7 +74,7 @@ float reference(const HalfLayer& layer,
   const uint16_t* const x = layer.x.data() + row * layer.stride;
   const uint16_t* const w = layer.weight.data() + output * layer.stride;
   const int64_t groups = ceil_div(layer.k, 32);
-  const auto type = layer.format == WeightFormat::kF16 ? simt::Half::kF16 : simt::Half::kBF16;
+  const auto type = layer.format == ActivationFormat::kF16 ? simt::Half::kF16 : simt::Half::kBF16;
   std::array<float, 8> sums{};
   for (int64_t s = 0; s < segments.count; ++s) {
     const int64_t segment = segments.first + s;
@@ -164,11 +167,12 @@ std::vector<float> expected(const HalfLayer& layer,
 // round a ring of 6 stages twice, and one of 4 four times. The last group, the last outputs and the
 // last tokens are not full.
 TEST_P(CudaLinearHalf, FewAndManyTokensHaveTheBitsOfTheDefinition) {
-  for (const auto& [rows, format] : {std::pair{3, WeightFormat::kBF16},
-                                    {9, WeightFormat::kBF16},
-                                    {3, WeightFormat::kF16},
-                                    {9, WeightFormat::kF16}}) {
-    SCOPED_TRACE("rows " + std::to_string(rows) + " " + std::string(format_info(format).name));
+  for (const auto& [rows, format] : {std::pair{3, ActivationFormat::kBF16},
+                                     {9, ActivationFormat::kBF16},
+                                     {3, ActivationFormat::kF16},
+                                     {9, ActivationFormat::kF16}}) {
+    SCOPED_TRACE("rows " + std::to_string(rows) +
+                 (format == ActivationFormat::kF16 ? " F16" : " BF16"));
     const HalfLayer layer = make_layer(rows, 136, 840, 41, format);
     const std::vector<float> want = expected(layer, rows, core());
     test::on_schedules([&] { test::expect_same_floats(run(layer, 0, rows, Split::kNo), want); });
@@ -187,7 +191,7 @@ TEST_P(CudaLinearWide, EveryTileHasTheBitsOfTheDefinition) {
 
 // Segments have 9 and 10 groups; their last chunk is half full or full.
 TEST_P(CudaLinearWide, LongSegmentsAndSharesOfThemHaveTheBitsOfTheDefinition) {
-  const HalfLayer layer = make_layer(129, 72, 2432, 50, WeightFormat::kF16);
+  const HalfLayer layer = make_layer(129, 72, 2432, 50, ActivationFormat::kF16);
   for (const Segments segments : {Segments{}, Segments{4, 4}, Segments{2, 2}}) {
     const std::vector<float> want = expected(layer, 129, core(), segments);
     test::on_schedules(
@@ -201,7 +205,7 @@ TEST_P(CudaLinearHalf, AShareOfTheSegmentsHasTheBitsOfItsSubtree) {
   for (const Segments segments : {Segments{0, 4}, Segments{2, 2}, Segments{5, 1}, Segments{4, 4}}) {
     for (const int32_t rows : {3, 10}) {
       SCOPED_TRACE("from " + std::to_string(segments.first) + ", rows " + std::to_string(rows));
-      const auto format = rows == 3 ? WeightFormat::kBF16 : WeightFormat::kF16;
+      const auto format = rows == 3 ? ActivationFormat::kBF16 : ActivationFormat::kF16;
       const HalfLayer layer = make_layer(rows, 40, 840, 47, format);
       const std::vector<float> want = expected(layer, rows, core(), segments);
       bool split = false;  // every second schedule
@@ -243,7 +247,7 @@ TEST_P(CudaLinearHalf, IsNearTheExactProduct) {
 // empty.
 TEST_P(CudaLinearHalf, ARowHasTheSameBitsInEveryBatch) {
   for (const int32_t k : {8, 200, 840}) {
-    const auto format = k == 200 ? WeightFormat::kF16 : WeightFormat::kBF16;
+    const auto format = k == 200 ? ActivationFormat::kF16 : ActivationFormat::kBF16;
     const HalfLayer layer = make_layer(70, 16, k, 43, format);
     simt::Run schedule(5);
     const std::vector<float> all = run(layer, 0, 70, Split::kNo);
@@ -407,7 +411,7 @@ TEST_P(CudaLinearInt8, TheWorkspaceOfTheLargestMatricesHoldsThatOfEveryLaunch) {
 // Layers have different widths: one of the shim's three blocks has the end of one layer and the
 // beginning of the next, and some of the four tiles are cut.
 struct HalfLayers {
-  HalfLayers(int32_t rows, int32_t k, WeightFormat format) : num_rows(rows) {
+  HalfLayers(int32_t rows, int32_t k, ActivationFormat format) : num_rows(rows) {
     for (const int32_t n : {72, 136, 24}) {
       all.push_back(make_layer(rows, n, k, 60 + static_cast<uint64_t>(n), format));
       all.back().x = all.front().x;
@@ -458,13 +462,13 @@ TEST_P(CudaLinearTogether, LayersOfOneInputHaveTheBitsOfEachAlone) {
   struct Case {
     int32_t rows;
     int32_t k;
-    WeightFormat format;
+    ActivationFormat format;
     Segments segments;
   };
-  for (const Case& c : {Case{3, 840, WeightFormat::kBF16, {}},
-                        Case{20, 328, WeightFormat::kF16, {}},
-                        Case{3, 840, WeightFormat::kF16, {4, 4}},
-                        Case{130, 328, WeightFormat::kBF16, {}}}) {
+  for (const Case& c : {Case{3, 840, ActivationFormat::kBF16, {}},
+                        Case{20, 328, ActivationFormat::kF16, {}},
+                        Case{3, 840, ActivationFormat::kF16, {4, 4}},
+                        Case{130, 328, ActivationFormat::kBF16, {}}}) {
     SCOPED_TRACE("rows " + std::to_string(c.rows) + ", k " + std::to_string(c.k));
     const HalfLayers layers(c.rows, c.k, c.format);
     std::vector<std::vector<float>> want;
@@ -487,7 +491,7 @@ TEST_P(CudaLinearTogether, LayersOfOneInputHaveTheBitsOfEachAlone) {
 
 #ifndef SLUICE_TESTS_ON_GPU  // a GPU does not count launches
 TEST(CudaLinearLaunches, LayersOfOneInputAreOneOnHopper) {
-  const HalfLayers layers(3, 328, WeightFormat::kBF16);
+  const HalfLayers layers(3, 328, ActivationFormat::kBF16);
   const test::LinearWorkspace workspace(cuda::linear_workspace_bytes(3, layers.num_outputs()));
   simt::Run schedule(2);
   layers.run(nullptr, {});

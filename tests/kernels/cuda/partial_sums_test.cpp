@@ -129,7 +129,7 @@ class HalfMatrix {
   }
 
   [[nodiscard]] cuda::LinearHalfArgs args(Segments share, float* out, int64_t out_stride) const {
-    return {.format = format_,
+    return {.format = activation_format(format_, 8, DeviceType::kCuda),
             .x = x_.data() + share.first_column(setting_.k),
             .x_stride = setting_.k,
             .weight = w_.data(),
