@@ -20,7 +20,7 @@ using encode::largest_magnitude;
 using encode::ScaleSearch;
 using encode::Weights;
 
-constexpr int64_t kBlock = 128;  // rows and columns of a block of kE4M3Block
+constexpr int32_t kBlock = 128;  // rows and columns of a block of ScalePlace::kBlock
 
 constexpr IntegerGrid kInt8Grid{-127, 127};
 constexpr float kMostInt4 = 15;
@@ -179,59 +179,64 @@ float block_scale(const FloatRows& in, int64_t first, int64_t count, bool search
 }
 
 float group_scale(const Encoding& encoding, const Weights& in, float matrix) {
-  switch (encoding.scheme) {
-    case CodeScheme::kInt8Channel:
+  const SchemeInfo& info = scheme_info(encoding.scheme);
+  switch (info.code) {
+    case CodeKind::kInt8:
       return int8_scale(in, encoding.search);
-    case CodeScheme::kInt4Group:
+    case CodeKind::kInt4:
       return int4_scale(in, encoding.search);
-    case CodeScheme::kE4M3Channel:
+    case CodeKind::kE4M3:
       return e4m3_scale(in, encoding.search);
-    case CodeScheme::kNvfp4:
-      return nvfp4_scale(in, matrix, encoding.search);
-    case CodeScheme::kMxfp4:
-      return mxfp4_scale(in, encoding.search);
-    case CodeScheme::kInt4Zeros:
-    case CodeScheme::kE4M3Tensor:
-    case CodeScheme::kE4M3Block:
-      break;
-  }
-  SLUICE_UNREACHABLE("a scheme whose scales are not of a row alone");
-}
-
-}  // namespace
-
-int32_t default_group(CodeScheme scheme) {
-  switch (scheme) {
-    case CodeScheme::kInt4Group:
-    case CodeScheme::kInt4Zeros:
-    case CodeScheme::kE4M3Block:
-      return 128;
-    case CodeScheme::kNvfp4:
-      return 16;
-    case CodeScheme::kMxfp4:
-      return 32;
-    case CodeScheme::kInt8Channel:
-    case CodeScheme::kE4M3Tensor:
-    case CodeScheme::kE4M3Channel:
-      return 0;
+    case CodeKind::kE2M1:
+      return info.has_multiplier ? nvfp4_scale(in, matrix, encoding.search)
+                                 : mxfp4_scale(in, encoding.search);
   }
   return 0;
 }
 
-bool is_four_bits(CodeScheme scheme) {
-  return is_four_bit_integer(scheme) || scheme == CodeScheme::kNvfp4 ||
-         scheme == CodeScheme::kMxfp4;
-}
+// In the order of CodeScheme.
+constexpr SchemeInfo kSchemeInfos[] = {
+    {.scheme = CodeScheme::kInt8Channel, .code = CodeKind::kInt8, .place = ScalePlace::kRow},
+    {.scheme = CodeScheme::kInt4Group,
+     .code = CodeKind::kInt4,
+     .place = ScalePlace::kGroup,
+     .group = 128},
+    {.scheme = CodeScheme::kInt4Zeros,
+     .code = CodeKind::kInt4,
+     .place = ScalePlace::kGroup,
+     .group = 128,
+     .has_zeros = true},
+    {.scheme = CodeScheme::kE4M3Tensor, .code = CodeKind::kE4M3, .place = ScalePlace::kMatrix},
+    {.scheme = CodeScheme::kE4M3Channel, .code = CodeKind::kE4M3, .place = ScalePlace::kRow},
+    {.scheme = CodeScheme::kE4M3Block,
+     .code = CodeKind::kE4M3,
+     .place = ScalePlace::kBlock,
+     .group = kBlock},
+    {.scheme = CodeScheme::kNvfp4,
+     .code = CodeKind::kE2M1,
+     .place = ScalePlace::kGroup,
+     .group = 16,
+     .scales = ScaleType::kE4M3,
+     .has_multiplier = true},
+    {.scheme = CodeScheme::kMxfp4,
+     .code = CodeKind::kE2M1,
+     .place = ScalePlace::kGroup,
+     .group = 32,
+     .scales = ScaleType::kE8M0},
+};
 
-bool is_four_bit_integer(CodeScheme scheme) {
-  return scheme == CodeScheme::kInt4Group || scheme == CodeScheme::kInt4Zeros;
-}
+}  // namespace
 
-bool has_zeros(CodeScheme scheme) { return scheme == CodeScheme::kInt4Zeros; }
+const SchemeInfo& scheme_info(CodeScheme scheme) {
+  const SchemeInfo& info = kSchemeInfos[static_cast<size_t>(scheme)];
+  DCHECK(info.scheme == scheme);
+  return info;
+}
 
 float matrix_scale(const Encoding& encoding, float largest) {
-  if (encoding.scheme == CodeScheme::kE4M3Tensor) return largest / 448.0F;
-  if (encoding.scheme != CodeScheme::kNvfp4 || largest == 0) return 1.0F;
+  const SchemeInfo& info = scheme_info(encoding.scheme);
+  if (info.place == ScalePlace::kMatrix) return largest / 448.0F;
+  if (!info.has_multiplier || largest == 0) return 1.0F;
   return power_of_two_from(largest / (4.0F * 448.0F));
 }
 
@@ -239,21 +244,21 @@ void choose_scales(const Encoding& encoding,
                    const FloatRows& in,
                    float matrix,
                    const RowScales& out) {
-  CHECK((out.zeros != nullptr) == has_zeros(encoding.scheme));
+  const SchemeInfo& info = scheme_info(encoding.scheme);
+  CHECK((out.zeros != nullptr) == info.has_zeros);
   const int64_t group = encoding.group == 0 ? in.k : encoding.group;
   const int64_t groups = ceil_div(in.k, group);
   for (int64_t g = 0; g < groups; ++g) {
     const int64_t first = g * group;
     const int64_t count = std::min(group, in.k - first);
     float shared = matrix;
-    if (encoding.scheme == CodeScheme::kE4M3Block) {
+    if (info.place == ScalePlace::kBlock) {
       shared = block_scale(in, first, count, encoding.search);
     }
     for (int64_t r = 0; r < in.rows; ++r) {
       const float* importance = in.importance == nullptr ? nullptr : in.importance + first;
       const Weights weights = {in.row(r) + first, importance, count};
-      const bool is_shared =
-          encoding.scheme == CodeScheme::kE4M3Block || encoding.scheme == CodeScheme::kE4M3Tensor;
+      const bool is_shared = info.place == ScalePlace::kBlock || info.place == ScalePlace::kMatrix;
       if (out.zeros != nullptr) {
         const ScaleAndZero both = int4_scale_and_zero(weights, encoding.search);
         out.scales[r * groups + g] = both.scale;
@@ -266,37 +271,20 @@ void choose_scales(const Encoding& encoding,
 }
 
 float code_value(CodeScheme scheme, uint8_t code, uint8_t zero) {
-  switch (scheme) {
-    case CodeScheme::kInt8Channel:
-      return static_cast<float>(static_cast<int8_t>(code));
-    case CodeScheme::kInt4Group:
-    case CodeScheme::kInt4Zeros:
-      return static_cast<float>(code - zero);
-    case CodeScheme::kE4M3Tensor:
-    case CodeScheme::kE4M3Channel:
-    case CodeScheme::kE4M3Block:
-      return e4m3_to_float(code);
-    case CodeScheme::kNvfp4:
-    case CodeScheme::kMxfp4:
-      return 0.5F * static_cast<float>(kE2M1Codebook[code]);
-  }
-  return 0;
+  const CodeKind kind = scheme_info(scheme).code;
+  return static_cast<float>(code_value(kind, code, kind == CodeKind::kInt4 ? zero : 0));
 }
 
 uint8_t nearest_code(CodeScheme scheme, float x, double scale, uint8_t zero) {
   const auto scaled = scale != 0 ? static_cast<float>(static_cast<double>(x) / scale) : 0.0F;
-  switch (scheme) {
-    case CodeScheme::kInt8Channel:
+  switch (scheme_info(scheme).code) {
+    case CodeKind::kInt8:
       return static_cast<uint8_t>(static_cast<int8_t>(kInt8Grid.nearest(scaled)));
-    case CodeScheme::kInt4Group:
-    case CodeScheme::kInt4Zeros:
+    case CodeKind::kInt4:
       return static_cast<uint8_t>(static_cast<int>(int4_grid(zero).nearest(scaled)) + zero);
-    case CodeScheme::kE4M3Tensor:
-    case CodeScheme::kE4M3Channel:
-    case CodeScheme::kE4M3Block:
+    case CodeKind::kE4M3:
       return e4m3_code(E4M3Grid{}.nearest(scaled));
-    case CodeScheme::kNvfp4:
-    case CodeScheme::kMxfp4:
+    case CodeKind::kE2M1:
       return e2m1_code(E2M1Grid{}.nearest(scaled));
   }
   return 0;
@@ -310,7 +298,7 @@ void encode_codes(const Encoding& encoding,
   const int64_t group = encoding.group == 0 ? in.k : encoding.group;
   const int64_t groups = ceil_div(in.k, group);
   const double multiplier =
-      encoding.scheme == CodeScheme::kNvfp4 ? static_cast<double>(matrix) : 1.0;
+      scheme_info(encoding.scheme).has_multiplier ? static_cast<double>(matrix) : 1.0;
   for (int64_t r = 0; r < in.rows; ++r) {
     for (int64_t i = 0; i < in.k; ++i) {
       const int64_t at = r * groups + i / group;

@@ -10,6 +10,7 @@
 #include <string_view>
 
 #include "quant/format.h"
+#include "quant/scheme.h"
 
 namespace sluice {
 
@@ -25,16 +26,28 @@ enum class CodeScheme : uint8_t {
   kMxfp4,        // e2m1, a power of two per row and 32 weights
 };
 
+struct SchemeInfo {
+  CodeScheme scheme;
+  CodeKind code;
+  ScalePlace place;
+  int32_t group = 0;  // weights per scale along K by default; 0: a row has one
+  ScaleType scales = ScaleType::kFloat;
+  bool has_zeros = false;       // zero points beside the scales
+  bool has_multiplier = false;  // scales are multiplied by one of the whole matrix
+
+  // Whether matrix_scale() depends on the matrix.
+  [[nodiscard]] bool has_matrix_scale() const {
+    return place == ScalePlace::kMatrix || has_multiplier;
+  }
+};
+
+const SchemeInfo& scheme_info(CodeScheme scheme);
+
 struct Encoding {
   CodeScheme scheme = CodeScheme::kInt8Channel;
   int32_t group = 0;   // weights per scale along K; 0: a row has one
   bool search = true;  // the scale of least squared error; else that of the largest magnitude
 };
-
-// Returns a scheme's default group: 128 for 4-bit integers, 16, 32, 128, else 0.
-int32_t default_group(CodeScheme scheme);
-// Whether codes have 4 bits, two of them in a byte; the others have 8.
-bool is_four_bits(CodeScheme scheme);
 
 // Consecutive rows of a matrix, all finite. kE4M3Block: 128 rows, or the matrix's last.
 struct FloatRows {
@@ -75,9 +88,6 @@ void encode_codes(const Encoding& encoding,
 inline constexpr uint8_t kMiddleOfInt4 = 8;
 uint8_t nearest_code(CodeScheme scheme, float x, double scale, uint8_t zero = kMiddleOfInt4);
 float code_value(CodeScheme scheme, uint8_t code, uint8_t zero = kMiddleOfInt4);
-bool is_four_bit_integer(CodeScheme scheme);
-// Whether a scheme has zero points beside its scales.
-bool has_zeros(CodeScheme scheme);
 
 // Encodes a row in blocks of GGUF, scales included, in any format of format_table(): floats and
 // Q8_0 to the bytes of quantize_row(), others with scales (and minima) from a search for the least

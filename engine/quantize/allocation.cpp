@@ -53,7 +53,8 @@ Expected<std::vector<TargetScheme>> schemes_of_more_bits(const TargetScheme& sch
                       "--target-bits: found scheme " + scheme.name + ", expected one of codes",
                       "target-bits");
   }
-  if (is_four_bits(scheme.code) && scheme.spelling == Spelling::kCompressedTensors) {
+  if (code_bits(scheme_info(scheme.code).code) == 4 &&
+      scheme.spelling == Spelling::kCompressedTensors) {
     SLUICE_TRY(TargetScheme eight, parse_target("fp8"));
     schemes.push_back(std::move(eight));
   }

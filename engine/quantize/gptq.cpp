@@ -112,7 +112,7 @@ void Gptq::encode(const Encoding& encoding,
   const int64_t group = encoding.group == 0 ? k_ : encoding.group;
   const int64_t groups = (k_ + group - 1) / group;
   const double multiplier =
-      encoding.scheme == CodeScheme::kNvfp4 ? static_cast<double>(matrix_scale) : 1.0;
+      scheme_info(encoding.scheme).has_multiplier ? static_cast<double>(matrix_scale) : 1.0;
   for (int64_t r = 0; r < in.rows; ++r) {
     round_row(in.row(r), [&](int64_t column, float x) {
       const int64_t at = r * groups + column / group;

@@ -49,54 +49,48 @@ std::vector<std::string> kept_modules(const QuantizePlan& plan) {
   return modules;
 }
 
-const char* format_name(CodeScheme scheme) {
-  switch (scheme) {
-    case CodeScheme::kInt8Channel:
+const char* format_name(const SchemeInfo& info) {
+  switch (info.code) {
+    case CodeKind::kInt8:
       return "int-quantized";
-    case CodeScheme::kInt4Group:
-    case CodeScheme::kInt4Zeros:
+    case CodeKind::kInt4:
       return "pack-quantized";
-    case CodeScheme::kNvfp4:
-      return "nvfp4-pack-quantized";
-    case CodeScheme::kMxfp4:
-      return "mxfp4-pack-quantized";
-    case CodeScheme::kE4M3Tensor:
-    case CodeScheme::kE4M3Channel:
-    case CodeScheme::kE4M3Block:
+    case CodeKind::kE2M1:
+      return info.has_multiplier ? "nvfp4-pack-quantized" : "mxfp4-pack-quantized";
+    case CodeKind::kE4M3:
       return "float-quantized";
   }
   return "";
 }
 
 Json weights_of(const Encoding& encoding) {
-  const bool is_int4 = is_four_bit_integer(encoding.scheme);
-  const bool is_int = encoding.scheme == CodeScheme::kInt8Channel || is_int4;
+  const SchemeInfo& info = scheme_info(encoding.scheme);
+  const bool is_int = info.code == CodeKind::kInt8 || info.code == CodeKind::kInt4;
   const char* strategy = "channel";
-  if (encoding.scheme == CodeScheme::kE4M3Tensor) strategy = "tensor";
-  if (encoding.scheme == CodeScheme::kNvfp4) strategy = "tensor_group";
-  if (is_int4 || encoding.scheme == CodeScheme::kMxfp4) strategy = "group";
+  if (info.place == ScalePlace::kMatrix) strategy = "tensor";
+  if (info.place == ScalePlace::kGroup) strategy = info.has_multiplier ? "tensor_group" : "group";
   Json scale_type = nullptr;
-  if (encoding.scheme == CodeScheme::kNvfp4) scale_type = "torch.float8_e4m3fn";
-  if (encoding.scheme == CodeScheme::kMxfp4) scale_type = "torch.uint8";
+  if (info.scales == ScaleType::kE4M3) scale_type = "torch.float8_e4m3fn";
+  if (info.scales == ScaleType::kE8M0) scale_type = "torch.uint8";
   return {{"actorder", nullptr},
           {"block_structure", nullptr},
           {"dynamic", false},
           {"group_size", encoding.group == 0 ? Json(nullptr) : Json(encoding.group)},
-          {"num_bits", is_four_bits(encoding.scheme) ? 4 : 8},
+          {"num_bits", code_bits(info.code)},
           {"observer", encoding.search ? "mse" : "minmax"},
           {"observer_kwargs", Json::object()},
           {"scale_dtype", scale_type},
           {"strategy", strategy},
-          {"symmetric", !has_zeros(encoding.scheme)},
+          {"symmetric", !info.has_zeros},
           {"type", is_int ? "int" : "float"},
-          {"zp_dtype", has_zeros(encoding.scheme) ? Json("torch.int8") : scale_type}};
+          {"zp_dtype", info.has_zeros ? Json("torch.int8") : scale_type}};
 }
 
 // Rows of 8-bit schemes get 8-bit inputs with a scale per row; others stay 16 bits.
 Json inputs_of(const Encoding& encoding) {
-  const bool is_int = encoding.scheme == CodeScheme::kInt8Channel;
-  const bool is_float =
-      encoding.scheme == CodeScheme::kE4M3Channel || encoding.scheme == CodeScheme::kE4M3Tensor;
+  const SchemeInfo& info = scheme_info(encoding.scheme);
+  const bool is_int = info.code == CodeKind::kInt8;
+  const bool is_float = info.code == CodeKind::kE4M3 && info.place != ScalePlace::kBlock;
   if (!is_int && !is_float) return nullptr;
   return {{"actorder", nullptr},
           {"block_structure", nullptr},
@@ -131,7 +125,7 @@ Json compressed_tensors_config(const QuantizePlan& plan) {
     } else {
       for (const PlannedTensor* planned : tensors) targets.push_back(module_of(*planned));
     }
-    const std::string name = format_name(encoding.scheme);
+    const std::string name = format_name(scheme_info(encoding.scheme));
     format = format.empty() || format == name ? name : "mixed-precision";
     groups["group_" + std::to_string(groups.size())] = {{"format", name},
                                                         {"input_activations", inputs_of(encoding)},

@@ -487,7 +487,8 @@ Target without_lost_codes(const SourceTensor& tensor, CheckpointKind kind, Targe
   if (tensor.is_fused && format == WeightFormat::kMXFP4) {
     return {.kind = TargetKind::kCodes,
             .spelling = Spelling::kMxfp4,
-            .encoding = {.scheme = CodeScheme::kMxfp4, .group = default_group(CodeScheme::kMxfp4)},
+            .encoding = {.scheme = CodeScheme::kMxfp4,
+                         .group = scheme_info(CodeScheme::kMxfp4).group},
             .name = "mxfp4"};
   }
   return {.kind = TargetKind::kBlocks, .name = "bf16"};

@@ -101,7 +101,7 @@ class Quantizer {
   // Whether a text improves the scheme enough to be used without being asked for.
   [[nodiscard]] static bool gains_from_text(const Target& target) {
     return target.kind == TargetKind::kCodes && target.spelling != Spelling::kMxfp4 &&
-           is_four_bits(target.encoding.scheme);
+           code_bits(scheme_info(target.encoding.scheme).code) == 4;
   }
 
   Expected<void> calibrate_inputs() {
@@ -229,9 +229,8 @@ class Quantizer {
   // them.
   Expected<void> find_largest() {
     for (const PlannedTensor& planned : plan_.tensors) {
-      const CodeScheme scheme = planned.target.encoding.scheme;
       const bool has_one = planned.target.kind == TargetKind::kCodes &&
-                           (scheme == CodeScheme::kE4M3Tensor || scheme == CodeScheme::kNvfp4);
+                           scheme_info(planned.target.encoding.scheme).has_matrix_scale();
       if (!has_one) continue;
       SLUICE_TRY(const float largest,
                  largest_magnitude(checkpoint_.path(), planned.source, threads_));

@@ -209,26 +209,16 @@ Target target_of(const TargetScheme& scheme, int64_t k, bool search) {
                 .format = scheme.format,
                 .name = scheme.name};
   if (scheme.kind != TargetKind::kCodes) return target;
-  target.encoding = {.scheme = scheme.code, .group = default_group(scheme.code), .search = search};
+  target.encoding = {
+      .scheme = scheme.code, .group = scheme_info(scheme.code).group, .search = search};
   int32_t& group = target.encoding.group;
   const auto keep = [&](const std::string& why) {
     return Target{.name = "kept: " + std::to_string(k) + " columns are no multiple of " + why};
   };
-  switch (scheme.code) {
-    case CodeScheme::kInt4Group:
-    case CodeScheme::kInt4Zeros:
-      while (group > 32 && k % group != 0) group /= 2;
-      return k % group == 0 ? target : keep("32");
-    case CodeScheme::kNvfp4:
-    case CodeScheme::kMxfp4:
-      return k % group == 0 ? target : keep(std::to_string(group));
-    case CodeScheme::kInt8Channel:
-    case CodeScheme::kE4M3Tensor:
-    case CodeScheme::kE4M3Channel:
-    case CodeScheme::kE4M3Block:
-      return target;
-  }
-  return target;
+  const SchemeInfo& info = scheme_info(scheme.code);
+  if (info.place != ScalePlace::kGroup) return target;
+  while (info.code == CodeKind::kInt4 && group > 32 && k % group != 0) group /= 2;
+  return k % group == 0 ? target : keep(std::to_string(group));
 }
 
 Target gguf_target(const TargetScheme& scheme, const MatrixPlace& place) {

@@ -31,34 +31,32 @@ std::string stem_of(const std::string& name) {
 }
 
 std::string code_type(CodeScheme scheme) {
-  switch (scheme) {
-    case CodeScheme::kInt8Channel:
+  switch (scheme_info(scheme).code) {
+    case CodeKind::kInt8:
       return "I8";
-    case CodeScheme::kInt4Group:
-    case CodeScheme::kInt4Zeros:
+    case CodeKind::kInt4:
       return "I32";
-    case CodeScheme::kNvfp4:
-    case CodeScheme::kMxfp4:
+    case CodeKind::kE2M1:
       return "U8";
-    default:
+    case CodeKind::kE4M3:
       return "F8_E4M3";
   }
+  return "";
 }
 
 // Returns the largest magnitude of a code on the given side.
 double reach_of(CodeScheme scheme, uint8_t zero, bool is_negative) {
-  switch (scheme) {
-    case CodeScheme::kInt8Channel:
+  switch (scheme_info(scheme).code) {
+    case CodeKind::kInt8:
       return 127;
-    case CodeScheme::kInt4Group:
-    case CodeScheme::kInt4Zeros:
+    case CodeKind::kInt4:
       return is_negative ? zero : 15 - zero;
-    case CodeScheme::kNvfp4:
-    case CodeScheme::kMxfp4:
+    case CodeKind::kE2M1:
       return 6;
-    default:
+    case CodeKind::kE4M3:
       return 448;
   }
+  return 0;
 }
 
 // Fused experts are stored as floats [experts, columns, rows].
@@ -132,12 +130,13 @@ class Encoder {
   // Stores tensors that exist once per matrix.
   void store_matrix_tensors() {
     const Encoding& encoding = job_.target.encoding;
-    if (encoding.scheme == CodeScheme::kE4M3Tensor) put(part(1), 0, matrix_scale_);
-    if (encoding.scheme == CodeScheme::kNvfp4) {
+    const SchemeInfo& info = scheme_info(encoding.scheme);
+    if (info.place == ScalePlace::kMatrix) put(part(1), 0, matrix_scale_);
+    if (info.has_multiplier) {
       const bool divides = job_.target.spelling == Spelling::kCompressedTensors;
       put(part(2), 0, divides ? 1.0F / matrix_scale_ : matrix_scale_);
     }
-    if (is_four_bit_integer(encoding.scheme)) {
+    if (info.code == CodeKind::kInt4) {
       put(part(2), 0, shape_.rows);
       put(part(2), 1, shape_.width);
     }
@@ -152,7 +151,7 @@ class Encoder {
     SLUICE_TRY_VOID(SourceRows(file_, *job_.source).read(rows.first, rows.count, x.data()));
     const FloatRows in{.x = x.data(), .importance = importance(), .rows = rows.count, .k = k};
     std::vector<float> scales(static_cast<size_t>(rows.count * groups));
-    std::vector<uint8_t> zeros(has_zeros(encoding.scheme) ? scales.size() : 0);
+    std::vector<uint8_t> zeros(scheme_info(encoding.scheme).has_zeros ? scales.size() : 0);
     std::vector<uint8_t> codes(x.size());
     const RowScales both = {scales.data(), zeros.empty() ? nullptr : zeros.data()};
     choose_scales(encoding, in, matrix_scale_, both);
@@ -169,7 +168,7 @@ class Encoder {
 
   void store_codes(const Rows& rows, const std::vector<uint8_t>& codes) {
     const int64_t k = shape_.width;
-    if (!is_four_bits(job_.target.encoding.scheme)) {
+    if (code_bits(scheme_info(job_.target.encoding.scheme).code) == 8) {
       std::memcpy(part(0) + rows.first * k, codes.data(), codes.size());
       return;
     }
@@ -183,26 +182,21 @@ class Encoder {
   void store_scales(const Rows& rows, const std::vector<float>& scales) {
     const Encoding& encoding = job_.target.encoding;
     const int64_t groups = num_groups(encoding, shape_.width);
-    if (encoding.scheme == CodeScheme::kE4M3Tensor) return;
-    const bool is_block = encoding.scheme == CodeScheme::kE4M3Block;
+    const SchemeInfo& info = scheme_info(encoding.scheme);
+    if (info.place == ScalePlace::kMatrix) return;
+    const bool is_block = info.place == ScalePlace::kBlock;
     const int64_t first = is_block ? rows.first / kChunk * groups : rows.first * groups;
     const int64_t count = is_block ? groups : rows.count * groups;
     for (int64_t i = 0; i < count; ++i) {
       const float scale = scales[static_cast<size_t>(i)];
-      switch (encoding.scheme) {
-        case CodeScheme::kInt4Group:
-        case CodeScheme::kInt4Zeros:
-          put(part(1), first + i, float_to_bf16(scale));
-          break;
-        case CodeScheme::kNvfp4:
-          put(part(1), first + i, nearest_code(CodeScheme::kE4M3Tensor, scale, 1));
-          break;
-        case CodeScheme::kMxfp4:
-          put(part(1), first + i, static_cast<uint8_t>(std::ilogb(scale) + 127));
-          break;
-        default:
-          put(part(1), first + i, scale);
-          break;
+      if (info.scales == ScaleType::kE4M3) {
+        put(part(1), first + i, nearest_code(CodeScheme::kE4M3Tensor, scale, 1));
+      } else if (info.scales == ScaleType::kE8M0) {
+        put(part(1), first + i, static_cast<uint8_t>(std::ilogb(scale) + 127));
+      } else if (info.code == CodeKind::kInt4) {
+        put(part(1), first + i, float_to_bf16(scale));
+      } else {
+        put(part(1), first + i, scale);
       }
     }
   }
@@ -230,7 +224,8 @@ class Encoder {
     const Encoding& encoding = job_.target.encoding;
     const int64_t group = encoding.group == 0 ? in.k : encoding.group;
     const int64_t groups = num_groups(encoding, in.k);
-    const double multiplier = encoding.scheme == CodeScheme::kNvfp4 ? double{matrix_scale_} : 1.0;
+    const double multiplier =
+        scheme_info(encoding.scheme).has_multiplier ? double{matrix_scale_} : 1.0;
     TensorError& error = errors_[static_cast<size_t>(chunk)];
     std::vector<double> values(codes.size());
     for (int64_t r = 0; r < in.rows; ++r) {

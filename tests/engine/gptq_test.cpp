@@ -62,14 +62,17 @@ struct Matrix {
   std::vector<uint8_t> codes = std::vector<uint8_t>(kRows * kColumns);
 
   explicit Matrix(CodeScheme scheme)
-      : encoding{.scheme = scheme,
-                 .group = is_four_bit_integer(scheme) ? 64 : default_group(scheme)} {
+      : encoding{
+            .scheme = scheme,
+            .group = scheme_info(scheme).code == CodeKind::kInt4 ? 64 : scheme_info(scheme).group} {
     scales.resize(static_cast<size_t>(kRows * (kColumns / encoding.group)));
     zeros.resize(scales.size(), kMiddleOfInt4);
     choose_scales(encoding, rows, matrix(), both());
   }
 
-  RowScales both() { return {scales.data(), has_zeros(encoding.scheme) ? zeros.data() : nullptr}; }
+  RowScales both() {
+    return {scales.data(), scheme_info(encoding.scheme).has_zeros ? zeros.data() : nullptr};
+  }
 
   [[nodiscard]] float matrix() const { return matrix_scale(encoding, 4.0F); }
 

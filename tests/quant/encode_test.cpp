@@ -55,7 +55,7 @@ Encoded encode(const Encoding& encoding, const FloatRows& in) {
   out.codes.resize(static_cast<size_t>(in.rows * in.k));
   out.zeros.resize(out.scales.size(), kMiddleOfInt4);
   const RowScales scales = {out.scales.data(),
-                            has_zeros(encoding.scheme) ? out.zeros.data() : nullptr};
+                            scheme_info(encoding.scheme).has_zeros ? out.zeros.data() : nullptr};
   choose_scales(encoding, in, out.matrix, scales);
   encode_codes(encoding, in, out.matrix, scales, out.codes.data());
   return out;
@@ -130,7 +130,7 @@ TEST(Encode, CodesAreTheNearestOnes) {
   const std::vector<float> x = random_weights(4 * 256, 1);
   const FloatRows in{.x = x.data(), .rows = 4, .k = 256};
   for (const CodeScheme scheme : kSchemes) {
-    const Encoding encoding{.scheme = scheme, .group = default_group(scheme)};
+    const Encoding encoding{.scheme = scheme, .group = scheme_info(scheme).group};
     const Encoded encoded = encode(encoding, in);
     const std::vector<double> decoded = decode(encoding, in, encoded);
     const int64_t group = encoding.group == 0 ? in.k : encoding.group;
@@ -157,7 +157,7 @@ TEST(Encode, SearchedScalesAreNearlyTheBestOfAll) {
        {CodeScheme::kInt8Channel, CodeScheme::kInt4Group, CodeScheme::kE4M3Channel}) {
     for (const float* importance : {static_cast<const float*>(nullptr), weights.data()}) {
       const FloatRows in{.x = x.data(), .importance = importance, .rows = 1, .k = 128};
-      Encoding encoding{.scheme = scheme, .group = default_group(scheme)};
+      Encoding encoding{.scheme = scheme, .group = scheme_info(scheme).group};
       const double searched =
           error_of(x.data(), importance, decode(encoding, in, encode(encoding, in)));
       encoding.search = false;
@@ -278,7 +278,7 @@ TEST(Encode, ScalesOfTheLargestMagnitudeAreTheUsualOnes) {
   x[3] = -5.0F;
   const FloatRows in{.x = x.data(), .rows = 1, .k = 32};
   const auto scale = [&](CodeScheme scheme) {
-    const Encoding encoding{.scheme = scheme, .group = default_group(scheme), .search = false};
+    const Encoding encoding{.scheme = scheme, .group = scheme_info(scheme).group, .search = false};
     return encode(encoding, in).scales[0];
   };
   EXPECT_EQ(scale(CodeScheme::kInt8Channel), 5.0F / 127.0F);
@@ -296,7 +296,7 @@ TEST(Encode, OddRowsHaveFiniteScales) {
     x[9] = -size;
     const FloatRows in{.x = x.data(), .rows = 1, .k = 256};
     for (const CodeScheme scheme : kSchemes) {
-      const Encoding encoding{.scheme = scheme, .group = default_group(scheme)};
+      const Encoding encoding{.scheme = scheme, .group = scheme_info(scheme).group};
       const Encoded encoded = encode(encoding, in);
       for (const float scale : encoded.scales) {
         EXPECT_TRUE(std::isfinite(scale) && scale >= 0) << static_cast<int>(scheme) << " " << size;
