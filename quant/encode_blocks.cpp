@@ -476,7 +476,7 @@ void encode_blocks(
     WeightFormat format, const float* row, const float* importance, int64_t k, std::byte* out) {
   const FormatInfo& info = format_info(format);
   CHECK_EQ(k % info.block_elements, 0);
-  if (!info.is_integer || format == WeightFormat::kQ8_0) {
+  if (!layout_of(format).is_integer() || format == WeightFormat::kQ8_0) {
     return quantize_row(format, row, k, out);
   }
   std::memset(out, 0, static_cast<size_t>(row_bytes(format, k)));

@@ -6,33 +6,12 @@
 #include <bit>
 
 #include "engine/core/status.h"
-#include "quant/layout.h"
 
 namespace sluice {
 namespace {
 
-constexpr FormatInfo info_of(WeightFormat format,
-                             std::string_view name,
-                             uint32_t ggml_type,
-                             int32_t block_elements,
-                             int32_t block_bytes,
-                             int32_t scale_offset) {
-  const PackedLayout& layout = layout_of(format);
-  return {.format = format,
-          .name = name,
-          .ggml_type = ggml_type,
-          .block_elements = block_elements,
-          .block_bytes = block_bytes,
-          .is_integer = layout.is_integer(),
-          .zero_point = layout.zero_point,
-          .codebook = layout.codebook(),
-          .has_min = layout.has_min(),
-          .scale_offset = scale_offset,
-          .num_scales = layout.num_half_scales()};
-}
-
-#define SLUICE_INFO(format, name, type, block, bytes, element, zero, scale_at, ...) \
-  info_of(WeightFormat::format, name, type, block, bytes, scale_at),
+#define SLUICE_INFO(format, name, type, k, bytes, element, zero, at, ...) \
+  FormatInfo{WeightFormat::format, name, type, k, bytes, at},
 constexpr std::array<FormatInfo, kNumWeightFormats> kFormats = {
     {SLUICE_WEIGHT_FORMATS(SLUICE_INFO)}};
 #undef SLUICE_INFO

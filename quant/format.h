@@ -19,13 +19,7 @@ struct FormatInfo {
   uint32_t ggml_type;      // type id in GGUF tensor infos; kNoGgmlType: GGUF has none
   int32_t block_elements;  // weights per block along K; without blocks: per block_bytes
   int32_t block_bytes;     // codes alone in formats without blocks
-  // Whether kernels multiply integer codes; floats take float activations only.
-  bool is_integer;
-  int32_t zero_point;      // taken off a stored code; formats with zero points of their own: 0
-  const int8_t* codebook;  // [16] values of stored codes; null: codes are the values
-  bool has_min;            // a minimum is added
-  int32_t scale_offset;    // offset of the block's consecutive fp16 scales
-  int32_t num_scales;      // number of fp16 scales; 0: floats, and scales of other types
+  int32_t scale_offset;    // offset of the block's consecutive fp16 scales and minima, if any
 };
 
 // The formats whose rows are blocks or floats: those with a type in GGUF.
@@ -34,9 +28,9 @@ const FormatInfo& format_info(WeightFormat format);
 std::optional<WeightFormat> format_from_ggml_type(uint32_t ggml_type);
 
 // 32 weights of one row of an integer format in their stored form. Weight j is
-//   value(codes[j]) * (scale * sub_scale[h]) + (min * sub_min[h]),  h = j / 16,
-// value() = codebook entry or code - zero_point; formats without a minimum add nothing. Both
-// products in parentheses are exact in fp32. Formats without sub-scales have ones here.
+//   value_of(codes[j]) * (scale * sub_scale[h]) + (min * sub_min[h]),  h = j / 16,
+// by PackedLayout; formats without a minimum add nothing. Both products in parentheses are exact in
+// fp32. Formats without sub-scales have ones here.
 struct QuantizedGroup {
   uint8_t codes[kQuantGroup];
   int32_t sub_scale[2];

@@ -12,7 +12,7 @@ namespace sluice {
 inline constexpr int32_t kQuantGroup = 32;  // activation quantization group along absolute k
 inline constexpr int32_t kRowTile = 16;     // rows of W (outputs) side by side
 
-// What a stored code is before its scale.
+// What a stored code means before its scale: the element format, as OCP's MX formats call it.
 enum class ElementFormat : uint8_t {
   kF32,
   kF16,
@@ -53,16 +53,17 @@ inline constexpr uint32_t kNoGgmlType = UINT32_MAX;
 // One row per format. The enumerators, FormatInfo (format.h), PackedLayout and the instances of
 // kernels on CPU and GPU are made of these rows, in this order.
 //   name, type   the spelling of GGUF tools, and the type id in GGUF tensor infos
-//   block        weights along K and bytes; formats without blocks: per byte of codes alone
+//   k, bytes     of a block: weights along K and bytes; without blocks: of a byte of codes alone
 //   element      an ElementFormat
-//   zero         the zero point of kInt; 0 where groups have zero points of their own
-//   scale at     offset of the block's consecutive fp16 scales, if it has any
-//   bits         of codes in PackedLayout: low and high plane
-//   groups       of 32 in a block of PackedLayout
+//   zero         the zero point of kInt, 0 or a power of two; 0 where groups have their own
+//   at           offset of the block's consecutive fp16 scales and minima, if it has any
+//   low, high    bits of a code in PackedLayout's planes
+//   n            groups of 32 in a block of PackedLayout
 //   scales       a ScaleLayout
 // Those without a type in GGUF come last. They have no blocks: codes and scales are apart in a
 // checkpoint, and plain_rows.h is the form between it and kernels. Block decoders refuse them.
 // clang-format off
+//    format          name            type         k, bytes  element zero at low, high, n  scales
 #define SLUICE_WEIGHT_FORMATS(ROW) \
   ROW(kF32,          "F32",          0,           1,   4,   kF32,  0,   0,   32, 0, 1, kNone)      \
   ROW(kF16,          "F16",          1,           1,   2,   kF16,  0,   0,   16, 0, 1, kNone)      \
@@ -193,6 +194,12 @@ struct PackedLayout {
                                              : nullptr;
   }
 
+  // Returns what a stored code of an integer format means; a group's own zero point is to be taken
+  // off it.
+  [[nodiscard]] constexpr int32_t value_of(int32_t code) const {
+    return codebook() != nullptr ? codebook()[code] : code - zero_point;
+  }
+
   // Whether the first and the second 16 k of a group have scales of their own.
   [[nodiscard]] constexpr bool has_halves() const {
     return scales == ScaleLayout::kSub16 || scales == ScaleLayout::kSub16Min ||
@@ -238,7 +245,7 @@ struct PackedLayout {
     }
   }
 
-  // Whether an output is one sum of integers over all of K, scaled once.
+  // Whether an output is one int32 sum over all of K, scaled once.
   [[nodiscard]] constexpr bool has_int32_sums() const {
     return is_integer() && scales == ScaleLayout::kChannel;
   }
@@ -252,10 +259,8 @@ struct PackedLayout {
   [[nodiscard]] constexpr bool has_rows() const { return !is_integer() || has_int32_sums(); }
 };
 
-#define SLUICE_LAYOUT(                                                                       \
-    format, name, type, block, bytes, element, zero, scale_at, low, high, groups, scales) \
-  {low, high, groups, ScaleLayout::scales, ElementFormat::element, zero},
-// Blocks are whole cache lines.
+#define SLUICE_LAYOUT(format, name, type, k, bytes, element, zero, at, low, high, n, scales) \
+  {low, high, n, ScaleLayout::scales, ElementFormat::element, zero},
 inline constexpr PackedLayout kPackedLayouts[] = {SLUICE_WEIGHT_FORMATS(SLUICE_LAYOUT)};
 #undef SLUICE_LAYOUT
 
@@ -282,7 +287,7 @@ inline constexpr bool kHasCodebook = kLayoutOf<kFormat>.codebook() != nullptr;
 template <WeightFormat kFormat>
 inline constexpr bool kIsE2M1 = kLayoutOf<kFormat>.element == ElementFormat::kE2M1;
 
-// Calls f.operator()<format>() with any format as a template argument.
+// Calls f.operator()<format>() for any format.
 template <typename F>
 [[gnu::always_inline]] inline void with_format(WeightFormat format, F f) {
   switch (format) {
@@ -294,7 +299,7 @@ template <typename F>
   }
 }
 
-// Does the same for formats that are in tiles on every device, and nothing for has_rows().
+// Calls f.operator()<format>() for a format in tiles on every device; does nothing if has_rows().
 template <typename F>
 [[gnu::always_inline]] inline void with_block_format(WeightFormat format, F f) {
   with_format(format, [&]<WeightFormat kFormat>() {

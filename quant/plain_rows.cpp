@@ -36,24 +36,9 @@ uint8_t stored(CodeKind code, uint8_t byte) {
   return code == CodeKind::kInt8 ? static_cast<uint8_t>(byte ^ kFlip) : byte;
 }
 
-// Whether a format's codes are of this kind, its scales outside of blocks.
-bool is_code_of(const PackedLayout& layout, CodeKind code) {
-  switch (layout.element) {
-    case ElementFormat::kE4M3:
-      return code == CodeKind::kE4M3;
-    case ElementFormat::kE2M1:
-      return code == CodeKind::kE2M1;
-    case ElementFormat::kInt:
-      if (!layout.has_zeros() && layout.scales != ScaleLayout::kChannel) return false;
-      return code == (layout.low_bits == 4 ? CodeKind::kInt4 : CodeKind::kInt8);
-    default:
-      return false;
-  }
-}
-
 void check_rows(WeightFormat format, const PlainRows& rows) {
   const PackedLayout& layout = layout_of(format);
-  CHECK(is_code_of(layout, rows.code));
+  CHECK(plain_code(format) == rows.code);
   const int32_t columns = layout.columns_per_scale();
   CHECK(rows.group == 0 || (columns != 0 && rows.group % columns == 0));
   CHECK(rows.zeros == nullptr || columns != 0);
@@ -199,6 +184,21 @@ double plain_value(const PlainRows& rows, int64_t row, int64_t column) {
   return value * scale_at(rows, row, column) * row_scale;
 }
 
+std::optional<CodeKind> plain_code(WeightFormat format) {
+  const PackedLayout& layout = layout_of(format);
+  switch (layout.element) {
+    case ElementFormat::kE4M3:
+      return CodeKind::kE4M3;
+    case ElementFormat::kE2M1:
+      return CodeKind::kE2M1;
+    case ElementFormat::kInt:
+      if (!layout.has_zeros() && layout.scales != ScaleLayout::kChannel) return std::nullopt;
+      return layout.low_bits == 4 ? CodeKind::kInt4 : CodeKind::kInt8;
+    default:
+      return std::nullopt;
+  }
+}
+
 std::optional<WeightFormat> plain_format(CodeKind code,
                                          int32_t group,
                                          bool has_zeros,
@@ -217,9 +217,10 @@ std::optional<WeightFormat> plain_format(CodeKind code,
   std::optional<WeightFormat> best;
   int64_t most = 0;
   for (int i = 0; i < kNumWeightFormats; ++i) {
-    if (!is_code_of(kPackedLayouts[i], code)) continue;
-    const int64_t columns = columns_each(kPackedLayouts[i]);
-    if (columns > most) best = static_cast<WeightFormat>(i);
+    const auto format = static_cast<WeightFormat>(i);
+    if (plain_code(format) != code) continue;
+    const int64_t columns = columns_each(layout_of(format));
+    if (columns > most) best = format;
     most = std::max(most, columns);
   }
   return best;

@@ -45,6 +45,8 @@ double code_value(CodeKind kind, uint8_t code, uint8_t zero);
 // Returns (code - zero point) * scale * row scale, unrounded.
 double plain_value(const PlainRows& rows, int64_t row, int64_t column);
 
+// Returns the codes that pack_plain takes for a format; none: its rows are floats or blocks.
+std::optional<CodeKind> plain_code(WeightFormat format);
 // Returns the packed format of such a matrix; none: no kernel takes it. Groups longer than a
 // format's repeat their scale. `int8_rows`: its activations are int8 with a scale per row.
 std::optional<WeightFormat> plain_format(CodeKind code,

@@ -118,16 +118,16 @@ float half_power_of_two(uint8_t exponent) {
 }
 
 template <typename Real>
-void decode_integers(const FormatInfo& info, const std::byte* row, int64_t k, Real* out) {
+void decode_integers(WeightFormat format, const std::byte* row, int64_t k, Real* out) {
+  const PackedLayout& layout = layout_of(format);
   for (int64_t g = 0; g < k / kQuantGroup; ++g) {
-    const QuantizedGroup group = read_group(info.format, row, g);
+    const QuantizedGroup group = read_group(format, row, g);
     for (int j = 0; j < kQuantGroup; ++j) {
       const int h = j / 16;
-      const int code = group.codes[j];
-      const int value = info.codebook != nullptr ? info.codebook[code] : code - info.zero_point;
+      const int value = layout.value_of(group.codes[j]);
       const Real scale = static_cast<Real>(group.scale) * static_cast<Real>(group.sub_scale[h]);
       Real weight = scale * static_cast<Real>(value);
-      if (info.has_min) {
+      if (layout.has_min()) {
         weight += static_cast<Real>(group.min) * static_cast<Real>(group.sub_min[h]);
       }
       out[g * kQuantGroup + j] = weight;
@@ -169,9 +169,8 @@ bool any_non_finite(WeightFormat format, const uint8_t* row, int64_t k) {
 
 template <typename Real>
 void decode_row(WeightFormat format, const std::byte* row, int64_t k, Real* out) {
-  const FormatInfo& info = format_info(format);
-  CHECK_EQ(k % info.block_elements, 0);
-  if (info.is_integer) return decode_integers(info, row, k, out);
+  CHECK_EQ(k % format_info(format).block_elements, 0);
+  if (layout_of(format).is_integer()) return decode_integers(format, row, k, out);
   for (int64_t i = 0; i < k; ++i) out[i] = read_float(format, row, i);
 }
 
@@ -211,7 +210,8 @@ void encode_q8_0(const float* values, std::byte* block) {
 
 QuantizedGroup read_group(WeightFormat format, const std::byte* row, int64_t group) {
   const FormatInfo& info = format_info(format);
-  DCHECK(info.is_integer && info.ggml_type != kNoGgmlType);
+  const PackedLayout& layout = layout_of(format);
+  DCHECK(layout.is_integer() && info.ggml_type != kNoGgmlType);
   const int64_t per_block = info.block_elements / kQuantGroup;
   const auto* block = reinterpret_cast<const uint8_t*>(row) + group / per_block * info.block_bytes;
   QuantizedGroup out{};
@@ -221,14 +221,14 @@ QuantizedGroup read_group(WeightFormat format, const std::byte* row, int64_t gro
   } else {
     read_group_of_256(format, block, group % per_block, out);
   }
-  if (layout_of(format).scales == ScaleLayout::kExponent) {
+  if (layout.scales == ScaleLayout::kExponent) {
     out.scale_bits = block[0];
     out.scale = half_power_of_two(block[0]);
     return out;
   }
   out.scale_bits = load<uint16_t>(block + info.scale_offset);
   out.scale = half_to_float(out.scale_bits);
-  if (info.has_min) {
+  if (layout.has_min()) {
     out.min_bits = load<uint16_t>(block + info.scale_offset + 2);
     const float min = half_to_float(out.min_bits);
     out.min = per_block == 1 ? min : -min;
@@ -275,8 +275,9 @@ void quantize_row(WeightFormat format, const float* row, int64_t k, std::byte* o
 
 std::optional<NonFinite> find_non_finite(WeightFormat format, const std::byte* row, int64_t k) {
   const FormatInfo& info = format_info(format);
+  const PackedLayout& layout = layout_of(format);
   const auto* bytes = reinterpret_cast<const uint8_t*>(row);
-  if (!info.is_integer) {
+  if (!layout.is_integer()) {
     if (!any_non_finite(format, bytes, k)) return std::nullopt;
     for (int64_t i = 0; i < k; ++i) {
       const float value = read_float(format, row, i);
@@ -284,13 +285,12 @@ std::optional<NonFinite> find_non_finite(WeightFormat format, const std::byte* r
     }
     return std::nullopt;
   }
-  const bool has_exponents = layout_of(format).scales == ScaleLayout::kExponent;
   for (int64_t i = 0; i < k / info.block_elements; ++i) {
     const uint8_t* block = bytes + i * info.block_bytes;
-    if (has_exponents && block[0] == 255) {
+    if (layout.scales == ScaleLayout::kExponent && block[0] == 255) {
       return NonFinite{.block = i, .value = std::numeric_limits<float>::quiet_NaN()};
     }
-    for (int s = 0; s < info.num_scales; ++s) {
+    for (int s = 0; s < layout.num_half_scales(); ++s) {
       const auto half = load<uint16_t>(block + info.scale_offset + 2 * s);
       constexpr uint16_t kExponent = 0x7c00;
       if ((half & kExponent) == kExponent) {

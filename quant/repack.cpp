@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "engine/core/status.h"
@@ -13,14 +14,14 @@ namespace {
 
 constexpr int32_t kNumChunks = 8;
 
-constexpr bool blocks_are_whole_lines() {
-  for (const PackedLayout& layout : kPackedLayouts) {
-    if (layout.block_bytes() % 64 != 0) return false;
-  }
-  return true;
+// Kernels load whole cache lines, and multiply by a zero point with a shift.
+constexpr bool suits_kernels(const PackedLayout& layout) {
+  const bool has_shift =
+      layout.zero_point == 0 || std::has_single_bit(static_cast<uint32_t>(layout.zero_point));
+  return layout.block_bytes() % 64 == 0 && has_shift;
 }
 
-static_assert(blocks_are_whole_lines());
+static_assert(std::ranges::all_of(kPackedLayouts, suits_kernels));
 
 // The rows of one tile inside the checkpoint's matrix.
 struct TileRows {

@@ -130,7 +130,15 @@ std::optional<WeightFormat> float_format(ElementType type) {
 }
 
 int32_t code_bits(CodeKind code) {
-  return code == CodeKind::kInt4 || code == CodeKind::kE2M1 ? 4 : 8;
+  switch (code) {
+    case CodeKind::kInt4:
+    case CodeKind::kE2M1:
+      return 4;
+    case CodeKind::kInt8:
+    case CodeKind::kE4M3:
+      return 8;
+  }
+  return 0;
 }
 
 Expected<CodedMatrix> CodedMatrix::create(const WeightScheme& scheme,

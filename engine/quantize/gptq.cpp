@@ -126,9 +126,8 @@ void Gptq::encode(const Encoding& encoding,
 }
 
 void Gptq::encode_blocks(WeightFormat format, const FloatRows& in, std::byte* rows) const {
-  const FormatInfo& info = format_info(format);
   const PackedLayout& layout = layout_of(format);
-  const int num_codes = 1 << (layout.low_bits + layout.high_bits);
+  const int num_codes = 1 << layout.code_bits();
   const int64_t num_groups = k_ / kQuantGroup;
   std::vector<QuantizedGroup> groups(static_cast<size_t>(num_groups));
   for (int64_t r = 0; r < in.rows; ++r) {
@@ -145,8 +144,7 @@ void Gptq::encode_blocks(WeightFormat format, const FloatRows& in, std::byte* ro
       double nearest = 0;
       double distance = INFINITY;
       for (int code = 0; code < num_codes; ++code) {
-        const int whole = info.codebook != nullptr ? info.codebook[code] : code - info.zero_point;
-        const double value = whole * scale + min;
+        const double value = layout.value_of(code) * scale + min;
         if (!(std::fabs(x - value) < distance)) continue;
         distance = std::fabs(x - value);
         nearest = value;

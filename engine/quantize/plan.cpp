@@ -351,7 +351,7 @@ class Planner {
     planned.target = without_lost_codes(tensor, plan_.kind, std::move(planned.target));
     // Codes that cannot stay become the floats of --to, if it asks for floats.
     const bool is_bf16 = is_kept && planned.target.name == "bf16";
-    if (is_bf16 && scheme_ && !format_info(scheme_->format).is_integer &&
+    if (is_bf16 && scheme_ && !layout_of(scheme_->format).is_integer() &&
         scheme_->kind == TargetKind::kBlocks) {
       planned.target.format = scheme_->format;
       planned.target.name = scheme_->name;
@@ -481,7 +481,7 @@ Target without_lost_codes(const SourceTensor& tensor, CheckpointKind kind, Targe
   if (tensor.pieces.empty() || tensor.offset != 0) {
     return {.kind = TargetKind::kBlocks, .format = WeightFormat::kF32, .name = "f32"};
   }
-  const bool is_block = format && format_info(*format).is_integer;
+  const bool is_block = format && layout_of(*format).is_integer();
   const bool are_lost = !format || (kind == CheckpointKind::kHuggingFace && is_block);
   if (!are_lost) return target;
   if (tensor.is_fused && format == WeightFormat::kMXFP4) {

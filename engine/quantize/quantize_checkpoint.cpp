@@ -94,8 +94,8 @@ class Quantizer {
     if (target.kind == TargetKind::kCodes) return true;
     constexpr int32_t kMostBits = 6;
     const PackedLayout& layout = layout_of(target.format);
-    return target.kind == TargetKind::kBlocks && format_info(target.format).is_integer &&
-           layout.low_bits + layout.high_bits <= kMostBits;
+    return target.kind == TargetKind::kBlocks && layout.is_integer() &&
+           layout.code_bits() <= kMostBits;
   }
 
   // Whether a text improves the scheme enough to be used without being asked for.
@@ -260,7 +260,7 @@ class Quantizer {
       PlannedTensor& planned = plan_.tensors[i];
       const bool is_coded = planned.target.kind == TargetKind::kCodes ||
                             (planned.target.kind == TargetKind::kBlocks &&
-                             format_info(planned.target.format).is_integer);
+                             layout_of(planned.target.format).is_integer());
       if (!is_coded || report_.tensors[i].error.relative() <= kMostLost) continue;
       has_any = true;
       planned.target = without_lost_codes(

@@ -226,7 +226,7 @@ Target gguf_target(const TargetScheme& scheme, const MatrixPlace& place) {
   const auto is = [&](std::string_view part) {
     return place.name.find(part) != std::string_view::npos;
   };
-  if (format_info(format).is_integer) {
+  if (layout_of(format).is_integer()) {
     if (place.is_head) {
       if (format != WeightFormat::kQ8_0) format = WeightFormat::kQ6_K;
     } else if (is("attn_v.weight")) {

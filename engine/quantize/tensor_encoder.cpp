@@ -310,7 +310,7 @@ class Encoder {
     }
     error.value_hash = hash_of(values);
     // Scales beyond their range make the error infinite instead.
-    return format_info(format).is_integer ? Expected<void>() : check_values(chunk, values);
+    return layout_of(format).is_integer() ? Expected<void>() : check_values(chunk, values);
   }
 
   const std::string& file_;
@@ -353,7 +353,7 @@ std::vector<StoredTensor> parts_of(const TensorJob& job) {
     const bool is_kept = job.target.kind == TargetKind::kKept;
     const WeightFormat format = is_kept ? *source.format() : job.target.format;
     StoredTensor tensor{.name = source.stored_name, .dtype = float_type(format), .shape = dims};
-    if (format_info(format).is_integer) {
+    if (layout_of(format).is_integer()) {
       tensor.shape = {n, row_bytes(format, k)};
     } else if (is_transposed(job)) {
       std::swap(tensor.shape[1], tensor.shape[2]);

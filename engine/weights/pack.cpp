@@ -24,14 +24,14 @@ struct BadRow {
 };
 
 Error non_finite_error(const std::string& where, WeightFormat format, const BadRow& bad) {
-  const FormatInfo& info = format_info(format);
+  const bool in_blocks = layout_of(format).is_integer();
   const std::string value = std::isnan(bad.value.value) ? "nan"
                             : bad.value.value < 0       ? "-inf"
                                                         : "inf";
   const std::string place = "row " + std::to_string(bad.row) +
-                            (info.is_integer ? " block " : " column ") +
+                            (in_blocks ? " block " : " column ") +
                             std::to_string(bad.value.block);
-  const std::string what = info.is_integer ? "scale" : "weight";
+  const std::string what = in_blocks ? "scale" : "weight";
   return {.code = ErrorCode::kDataLoss,
           .message = where + ": " + place + ": found " + what + " " + value + ", expected finite " +
                      what + "s",

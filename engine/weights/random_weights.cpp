@@ -11,23 +11,25 @@
 namespace sluice {
 namespace {
 
-// A format's largest code, and the usual columns per scale.
-struct RandomCodes {
-  CodeKind code = CodeKind::kInt8;
-  float most = 127;
-  int32_t group = 0;
-};
+CodeKind code_kind(WeightFormat format) {
+  const std::optional<CodeKind> kind = plain_code(format);
+  CHECK(kind);
+  return *kind;
+}
 
-RandomCodes random_codes(WeightFormat format) {
-  const PackedLayout& layout = layout_of(format);
-  const int32_t group = layout.columns_per_scale();
-  if (layout.is_e4m3()) return {.code = CodeKind::kE4M3, .most = 448, .group = group};
-  if (layout.element == ElementFormat::kE2M1) {
-    return {.code = CodeKind::kE2M1, .most = 6, .group = group};
+// Returns what code_of() gives for 1.
+float most_of(CodeKind kind) {
+  switch (kind) {
+    case CodeKind::kInt8:
+      return 127;
+    case CodeKind::kE4M3:
+      return 448;
+    case CodeKind::kInt4:
+      return 8;
+    case CodeKind::kE2M1:
+      return 6;
   }
-  CHECK(layout.has_int32_sums() || layout.has_zeros());
-  if (layout.low_bits == 4) return {.code = CodeKind::kInt4, .most = 8, .group = group};
-  return {.group = group};
+  return 0;
 }
 
 uint8_t code_of(CodeKind kind, float value) {
@@ -58,14 +60,14 @@ RandomTile::RandomTile(std::string_view name, const PackedWeight& weight, int64_
     return;
   }
   codes_.resize(size);
-  const RandomCodes kind = random_codes(format_);
-  const int64_t per_row = kind.group == 0 ? 1 : ceil_div(k_, kind.group);
-  float scale = limit(k_) / kind.most;
-  const ScaleLayout scales = layout_of(format_).scales;
-  if (scales == ScaleLayout::kSub16E4M3) {
+  const PackedLayout& layout = layout_of(format_);
+  const int32_t group = layout.columns_per_scale();
+  const int64_t per_row = group == 0 ? 1 : ceil_div(k_, group);
+  float scale = limit(k_) / most_of(code_kind(format_));
+  if (layout.scales == ScaleLayout::kSub16E4M3) {
     second_scales_.assign(kRowTile, scale);
     scale = 1;
-  } else if (scales == ScaleLayout::kExponent) {
+  } else if (layout.scales == ScaleLayout::kExponent) {
     scale = std::exp2(std::floor(std::log2(scale)));
   }
   scales_.assign(static_cast<size_t>(kRowTile * per_row), scale);
@@ -78,7 +80,7 @@ int64_t RandomTile::make(int64_t tile) {
   const int64_t first = (first_tile_ + tile) * kRowTile * k_;
   const auto size = static_cast<size_t>(count_ * k_);
   const float limit = RandomTile::limit(k_);
-  const CodeKind kind = codes_.empty() ? CodeKind::kInt8 : random_codes(format_).code;
+  const CodeKind kind = codes_.empty() ? CodeKind::kInt8 : code_kind(format_);
   for (size_t i = 0; i < size; ++i) {
     const float value = random_.at(first + static_cast<int64_t>(i));
     if (codes_.empty()) {
@@ -91,12 +93,11 @@ int64_t RandomTile::make(int64_t tile) {
 }
 
 PlainRows RandomTile::rows() const {
-  const RandomCodes kind = random_codes(format_);
-  return {.code = kind.code,
+  return {.code = code_kind(format_),
           .rows = count_,
           .k = k_,
           .codes = codes_.data(),
-          .group = kind.group,
+          .group = layout_of(format_).columns_per_scale(),
           .scales = scales_.data(),
           .row_scales = second_scales_.empty() ? nullptr : second_scales_.data()};
 }

@@ -80,9 +80,7 @@ Expected<std::array<CheckpointTensor, 3>> split_equal_qkv(const CheckpointTensor
 Expected<void> normalize_rows(CheckpointTensor& matrix,
                               std::vector<std::vector<std::byte>>& memory) {
   const WeightFormat format = matrix.format;
-  const bool are_floats = format == WeightFormat::kF32 || format == WeightFormat::kF16 ||
-                          format == WeightFormat::kBF16;
-  if (matrix.coded || !are_floats) {
+  if (matrix.coded || !layout_of(format).is_float()) {
     return make_error(ErrorCode::kUnsupported,
                       matrix.file + ": tensor " + matrix.stored_name +
                           ": found codes, expected floats: its rows are normalized");

@@ -125,7 +125,8 @@ TEST(Gptq, BlocksHaveOutputsNearerThanByTheNearestCodes) {
   const FloatRows in{.x = weights.data(), .rows = kRows, .k = kColumns};
   for (const FormatInfo& info : format_table()) {
     const bool has_room = kColumns % info.block_elements == 0;
-    if (!info.is_integer || info.format == WeightFormat::kQ8_0 || !has_room) continue;
+    const bool is_integer = layout_of(info.format).is_integer();
+    if (!is_integer || info.format == WeightFormat::kQ8_0 || !has_room) continue;
     const auto bytes = static_cast<size_t>(row_bytes(info.format, kColumns));
     std::vector<std::byte> rows(kRows * bytes);
     const auto output_error = [&] {

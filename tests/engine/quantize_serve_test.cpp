@@ -97,7 +97,7 @@ void change_matrix(const std::string& model, const Extreme& extreme) {
       if (tensor == nullptr) tensor = (*opened)->find(std::string("blk.0.") + stem + ".weight");
     }
     ASSERT_NE(tensor, nullptr) << model;
-    ASSERT_FALSE(format_info(tensor->format).is_integer) << model;
+    ASSERT_FALSE(layout_of(tensor->format).is_integer()) << model;
     stored = stored_at(model, **opened, *tensor);
   }
   rewrite(stored, extreme.apply);
@@ -260,7 +260,7 @@ std::vector<std::string> models(bool files) {
     // Rows that are no whole blocks become F16, which extremes do not fit.
     if (is_file && up != nullptr && up->dims[0] % kQuantGroup != 0) continue;
     const bool is_joined = up != nullptr && !is_file && up->stored_name.empty();
-    if (up == nullptr || is_joined || format_info(up->format).is_integer) continue;
+    if (up == nullptr || is_joined || layout_of(up->format).is_integer()) continue;
     if (!seen.insert((*opened)->architecture()).second && !testing::is_full()) continue;
     names.push_back(name);
   }

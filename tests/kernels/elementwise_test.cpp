@@ -32,7 +32,7 @@ TEST(Embedding, RowsEqualTheExactWeightsRoundedOnce) {
   constexpr int32_t kVocab = 37;
   for (const WeightFormat format : testing::tested_formats()) {
     const FormatInfo& info = format_info(format);
-    const int64_t k = info.is_integer ? align_up(96, info.block_elements) : 70;
+    const int64_t k = layout_of(format).is_integer() ? align_up(96, info.block_elements) : 70;
     std::mt19937 rng(4);
     const testing::TestWeight table =
         testing::make_weight(info.format, kVocab, k, testing::Values::kOrdinary, rng);

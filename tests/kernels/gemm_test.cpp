@@ -20,7 +20,7 @@ struct Combination {
 std::vector<Combination> combinations() {
   std::vector<Combination> all;
   for (const WeightFormat format : tested_formats()) {
-    if (format_info(format).is_integer) {
+    if (layout_of(format).is_integer()) {
       all.push_back({format, ActivationFormat::kInt8});
       all.push_back({format, ActivationFormat::kInt16});
     }

@@ -52,9 +52,10 @@ using Values = ::sluice::test::PlainValues;
 // Returns all formats except kInt8Channel, which linear_w8a8_test.cpp has.
 inline std::vector<WeightFormat> tested_formats() {
   std::vector<WeightFormat> formats;
-  for (const FormatInfo& info : format_table()) formats.push_back(info.format);
-  formats.insert(
-      formats.end(), ::sluice::test::kPlainFormats.begin(), ::sluice::test::kPlainFormats.end());
+  for (int i = 0; i < kNumWeightFormats; ++i) {
+    const auto format = static_cast<WeightFormat>(i);
+    if (format != WeightFormat::kInt8Channel) formats.push_back(format);
+  }
   return formats;
 }
 
@@ -117,7 +118,7 @@ inline void fill_float_row(
 inline void fill_row(
     WeightFormat format, int64_t k, Values values, std::mt19937& rng, std::byte* row) {
   const FormatInfo& info = format_info(format);
-  if (!info.is_integer) return fill_float_row(format, k, values, rng, row);
+  if (!layout_of(format).is_integer()) return fill_float_row(format, k, values, rng, row);
   constexpr std::array<uint8_t, 4> kExtremeBytes = {0xFF, 0x00, 0x80, 0x7F};
   std::uniform_int_distribution<int> byte(0, 255);
   for (int64_t b = 0; b < k / info.block_elements; ++b) {
@@ -128,7 +129,7 @@ inline void fill_row(
           values == Values::kExtreme ? kExtremeBytes[static_cast<size_t>(b) % 4] : any;
       block[i] = static_cast<std::byte>(value);
     }
-    for (int32_t i = 0; i < info.num_scales; ++i) {
+    for (int32_t i = 0; i < layout_of(format).num_half_scales(); ++i) {
       const uint16_t scale = random_scale(rng, values, b + i);
       std::memcpy(block + info.scale_offset + 2 * i, &scale, sizeof(scale));
     }
@@ -138,7 +139,9 @@ inline void fill_row(
   }
 }
 
-inline bool is_plain(WeightFormat format) { return format > WeightFormat::kInt8Channel; }
+inline bool is_plain(WeightFormat format) {
+  return format_info(format).ggml_type == kNoGgmlType;
+}
 
 inline TestWeight make_plain_weight(
     WeightFormat format, int64_t n, int64_t k, Values values, std::mt19937& rng) {
@@ -236,13 +239,13 @@ inline DecodedRow decode_plain_row(const TestWeight& w, int64_t n) {
 inline DecodedRow decode_row(const TestWeight& w, int64_t n) {
   if (w.plain) return decode_plain_row(w, n);
   const std::byte* row = w.checkpoint.data() + n * row_bytes(w.format, w.k);
-  const FormatInfo& info = format_info(w.format);
+  const PackedLayout& layout = layout_of(w.format);
   DecodedRow d;
-  d.has_minimum = info.has_min;
+  d.has_minimum = layout.has_min();
   d.halves = w.format == WeightFormat::kQ2_K || w.format == WeightFormat::kQ3_K ||
              w.format == WeightFormat::kQ6_K;
   d.weights.assign(static_cast<size_t>(align_up(w.k, 32)), 0.0F);
-  if (!info.is_integer) {
+  if (!layout.is_integer()) {
     dequantize_row(w.format, row, w.k, d.weights.data());
     return d;
   }
@@ -250,11 +253,11 @@ inline DecodedRow decode_row(const TestWeight& w, int64_t n) {
     const QuantizedGroup group = read_group(w.format, row, g);
     for (const int h : {0, 1}) {
       d.scale.push_back(group.scale * static_cast<float>(group.sub_scale[h]));
-      d.minimum.push_back(info.has_min ? group.min * static_cast<float>(group.sub_min[h]) : 0.0F);
+      d.minimum.push_back(d.has_minimum ? group.min * static_cast<float>(group.sub_min[h]) : 0.0F);
     }
     for (const uint8_t code : group.codes) {
       const size_t i = d.codes.size();
-      d.codes.push_back(info.codebook != nullptr ? info.codebook[code] : code - info.zero_point);
+      d.codes.push_back(layout.value_of(code));
       d.weights[i] =
           reference_fma(static_cast<float>(d.codes[i]), d.scale[i / 16], d.minimum[i / 16]);
     }

@@ -208,12 +208,12 @@ TEST(Encode, ReplacedCodesAreReadBackAndScalesStay) {
   std::mt19937 random(9);
   size_t num_formats = 0;
   for (const FormatInfo& info : format_table()) {
-    if (!info.is_integer || info.format == WeightFormat::kQ8_0) continue;
+    if (!layout_of(info.format).is_integer() || info.format == WeightFormat::kQ8_0) continue;
     ++num_formats;
     std::vector<std::byte> row(static_cast<size_t>(row_bytes(info.format, 512)));
     encode_blocks(info.format, x.data(), nullptr, 512, row.data());
     const PackedLayout& layout = layout_of(info.format);
-    const unsigned num_codes = 1U << (layout.low_bits + layout.high_bits);
+    const unsigned num_codes = 1U << layout.code_bits();
     std::vector<QuantizedGroup> before;
     for (int64_t g = 0; g < 16; ++g) before.push_back(read_group(info.format, row.data(), g));
     for (int64_t g = 15; g >= 0; --g) {
@@ -451,7 +451,7 @@ TEST(EncodeBlocks, ErrorFallsWithBitsAndFollowsImportance) {
   }
   const std::vector<float> importance = random_importance(256 * 8, 11);
   for (const FormatInfo& info : format_table()) {
-    if (!info.is_integer || info.format == WeightFormat::kQ8_0) continue;
+    if (!layout_of(info.format).is_integer() || info.format == WeightFormat::kQ8_0) continue;
     std::vector<std::byte> row(static_cast<size_t>(row_bytes(info.format, 256 * 8)));
     std::vector<double> values(x.size());
     encode_blocks(info.format, x.data(), nullptr, 256 * 8, row.data());

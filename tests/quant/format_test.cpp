@@ -41,7 +41,7 @@ TEST(NonFiniteScales, AreFoundInEveryScaleOfEveryFormat) {
     const int64_t k = 3 * info.block_elements;
     std::vector<std::byte> row(static_cast<size_t>(row_bytes(info.format, k)));
     EXPECT_FALSE(find_non_finite(info.format, row.data(), k)) << info.name;
-    for (int32_t i = 0; i < info.num_scales; ++i) {
+    for (int32_t i = 0; i < layout_of(info.format).num_half_scales(); ++i) {
       for (const uint16_t bad : {0x7C00, 0xFC00, 0x7E00, 0x7C01}) {
         std::vector<std::byte> broken = row;
         std::memcpy(&broken[static_cast<size_t>(2 * info.block_bytes + info.scale_offset + 2 * i)],

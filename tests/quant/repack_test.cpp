@@ -20,8 +20,9 @@ std::vector<std::byte> random_matrix(WeightFormat format, int64_t n, int64_t k, 
   std::vector<std::byte> matrix(static_cast<size_t>(n * row_bytes(format, k)));
   for (std::byte& byte : matrix) byte = static_cast<std::byte>(random() & 0xFF);
   const auto block_bytes = static_cast<size_t>(info.block_bytes);
+  const PackedLayout& layout = layout_of(format);
+  const int32_t num_halves = layout.is_integer() ? layout.num_half_scales() : info.block_bytes / 2;
   for (size_t block = 0; block < matrix.size(); block += block_bytes) {
-    const int32_t num_halves = info.is_integer ? info.num_scales : info.block_bytes / 2;
     for (int32_t i = 0; i < num_halves; ++i) {
       // Scales stay below 0x7C00 and, as the upper half of a float or as bf16, below infinity.
       const auto half = static_cast<uint16_t>(random() & 0xBBFF);
@@ -110,16 +111,13 @@ int stored_code(const Layout& layout, const Place& at) {
 
 // Returns code * scale (+ minimum), both read from the layout.
 float integer_at(WeightFormat format, const Layout& layout, const Place& at) {
-  const FormatInfo& info = format_info(format);
-  const int code = stored_code(layout, at);
-  const auto value =
-      static_cast<float>(info.codebook != nullptr ? info.codebook[code] : code - info.zero_point);
+  const auto value = static_cast<float>(layout_of(format).value_of(stored_code(layout, at)));
   if (format == WeightFormat::kMXFP4) {
     return value * std::ldexp(1.0F, static_cast<int>(at.scales[at.r]) - 128);
   }
   if (layout.super_bytes == 0) {
     const float product = value * load_half(at.scales + at.r * 2);
-    return info.has_min ? product + load_half(at.scales + 32 + at.r * 2) : product;
+    return layout_of(format).has_min() ? product + load_half(at.scales + 32 + at.r * 2) : product;
   }
   const float scale = load_half(at.super + at.r * 2);
   const std::byte half = at.scales[at.j / 16 * 16 + at.r];
@@ -179,7 +177,7 @@ struct PackCase {
 std::vector<PackCase> pack_cases() {
   std::vector<PackCase> cases;
   for (const FormatInfo& info : format_table()) {
-    const int64_t unit = info.is_integer ? info.block_elements : 15;
+    const int64_t unit = layout_of(info.format).is_integer() ? info.block_elements : 15;
     cases.push_back({info.format, 16, unit});
     cases.push_back({info.format, 33, 3 * unit});
   }

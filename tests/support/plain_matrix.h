@@ -40,20 +40,7 @@ class PlainMatrix {
   // Returns a matrix of a packed format, with the format's group, and zero points if it has them.
   static PlainMatrix of(
       WeightFormat format, int64_t n, int64_t k, PlainValues values, std::mt19937& rng) {
-    switch (format) {
-      case WeightFormat::kNVFP4:
-        return {CodeKind::kE2M1, 16, n, k, values, rng};
-      case WeightFormat::kInt4Group32:
-        return {CodeKind::kInt4, 32, n, k, values, rng};
-      case WeightFormat::kInt4Group128:
-        return {CodeKind::kInt4, 128, n, k, values, rng};
-      case WeightFormat::kInt8Group32:
-        return {CodeKind::kInt8, 32, n, k, values, rng};
-      case WeightFormat::kE4M3Block:
-        return {CodeKind::kE4M3, 128, n, k, values, rng};
-      default:
-        return {CodeKind::kE4M3, 0, n, k, values, rng};
-    }
+    return {*plain_code(format), layout_of(format).columns_per_scale(), n, k, values, rng};
   }
 
   [[nodiscard]] int64_t scales_per_row() const { return group_ == 0 ? 1 : ceil_div(k_, group_); }
@@ -144,13 +131,5 @@ inline void pack_int8_rows(
     pack_plain(kFormat, rows, dst + first / kRowTile * packed_tile_bytes(kFormat, k));
   }
 }
-
-// The packed formats with a plain form, except kInt8Channel.
-inline constexpr std::array kPlainFormats = {WeightFormat::kNVFP4,
-                                             WeightFormat::kInt4Group32,
-                                             WeightFormat::kInt4Group128,
-                                             WeightFormat::kInt8Group32,
-                                             WeightFormat::kE4M3Channel,
-                                             WeightFormat::kE4M3Block};
 
 }  // namespace sluice::test

@@ -27,7 +27,8 @@ std::string random_tensor(WeightFormat format, int64_t n, int64_t k, std::mt1993
   const FormatInfo& info = format_info(format);
   std::vector<std::byte> data(static_cast<size_t>(n * row_bytes(format, k)));
   std::normal_distribution<float> normal(0, kWeightRms);
-  if (!info.is_integer) {
+  const PackedLayout& layout = layout_of(format);
+  if (!layout.is_integer()) {
     std::vector<float> row(static_cast<size_t>(k));
     for (int64_t r = 0; r < n; ++r) {
       for (float& w : row) w = normal(rng);
@@ -50,7 +51,7 @@ std::string random_tensor(WeightFormat format, int64_t n, int64_t k, std::mt1993
     }
     // Scale 1 shows the mean, which is then 1 / ratio of the minimum's share, and the spread.
     set_scale(block, 0, 1);
-    if (info.has_min) set_scale(block, 1, 0);
+    if (layout.has_min()) set_scale(block, 1, 0);
     const auto mean_of = [&] {
       dequantize_row(format, block, info.block_elements, weights.data());
       float sum = 0;
@@ -58,7 +59,7 @@ std::string random_tensor(WeightFormat format, int64_t n, int64_t k, std::mt1993
       return sum / static_cast<float>(weights.size());
     };
     float ratio = 0;
-    if (info.has_min) {
+    if (layout.has_min()) {
       const float mean = mean_of();
       set_scale(block, 1, 1);
       ratio = mean / (mean - mean_of());
@@ -69,7 +70,7 @@ std::string random_tensor(WeightFormat format, int64_t n, int64_t k, std::mt1993
     for (const float w : weights) squares += w * w;
     const float rms = std::sqrt(squares / static_cast<float>(weights.size()));
     set_scale(block, 0, kWeightRms / rms);
-    if (info.has_min) set_scale(block, 1, ratio * kWeightRms / rms);
+    if (layout.has_min()) set_scale(block, 1, ratio * kWeightRms / rms);
   }
   return {reinterpret_cast<const char*>(data.data()), data.size()};
 }

@@ -10,8 +10,8 @@
 
 namespace sluice::kernels::cpu::SLUICE_ISA {
 
-// The amount that unsigned codes are too high by, a power of two: the zero point, or what takes all
-// entries of a codebook to 0 or above.
+// Returns what unsigned codes are too high by, 0 or a power of two: the zero point, or what takes
+// all entries of a codebook to 0 or above.
 consteval int unsigned_zero_point(const PackedLayout& layout) {
   int amount = layout.zero_point;
   for (int i = 0; i < 16 && layout.codebook() != nullptr; ++i) {

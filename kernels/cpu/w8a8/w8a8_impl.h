@@ -13,6 +13,7 @@ namespace sluice::kernels::cpu::SLUICE_ISA {
 inline constexpr int32_t kTokenRecordBytes =
     static_cast<int32_t>(activation_record_bytes(ActivationFormat::kInt8Token));
 
+// Returns the layout of the one format whose sums are int32.
 consteval PackedLayout w8a8_layout() {
   for (const PackedLayout& layout : kPackedLayouts) {
     if (layout.has_int32_sums()) return layout;

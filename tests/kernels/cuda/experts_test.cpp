@@ -335,12 +335,12 @@ class CudaExpertFormats : public ::testing::TestWithParam<WeightFormat> {
   static constexpr int32_t kK = 512;  // two groups a segment
 
   static ActivationFormat usual_rows() {
-    return format_info(GetParam()).is_integer ? ActivationFormat::kInt8 : ActivationFormat::kFloat;
+    return layout_of(GetParam()).is_integer() ? ActivationFormat::kInt8 : ActivationFormat::kFloat;
   }
 
   static void check(ActivationFormat activations, const std::vector<int32_t>& counts, int32_t n) {
     const WeightFormat format = GetParam();
-    const bool in_blocks = format_info(format).is_integer;
+    const bool in_blocks = layout_of(format).is_integer();
     const auto cpu = test::make_device("scalar", 1);
     Placed placed = place(counts);
     const auto experts = static_cast<int32_t>(counts.size());
@@ -419,7 +419,7 @@ TEST_P(CudaExpertFormats, RowsHaveTheBitsOfTheCpu) {
 
 // The matrices of latent attention's heads, in codes too.
 TEST_P(CudaExpertFormats, RowsOfFloatsHaveTheBitsOfTheCpu) {
-  if (!format_info(GetParam()).is_integer) GTEST_SKIP() << "the test above has its rows of floats";
+  if (!layout_of(GetParam()).is_integer()) GTEST_SKIP() << "the test above has its rows of floats";
   if (!cuda::takes_float_rows(GetParam())) GTEST_SKIP() << "takes none";
   check(ActivationFormat::kFloat, {3, 0, 5}, 20);
 }

@@ -63,11 +63,11 @@ struct CutMatrix {
 class CudaMatrix : public ::testing::TestWithParam<WeightFormat> {
  protected:
   [[nodiscard]] static ActivationFormat activations() {
-    return format_info(GetParam()).is_integer ? ActivationFormat::kInt8 : ActivationFormat::kFloat;
+    return layout_of(GetParam()).is_integer() ? ActivationFormat::kInt8 : ActivationFormat::kFloat;
   }
 
   [[nodiscard]] static auto launch() {
-    return format_info(GetParam()).is_integer ? cuda::launch_linear_blocks
+    return layout_of(GetParam()).is_integer() ? cuda::launch_linear_blocks
                                               : cuda::launch_linear_float;
   }
 
