@@ -190,8 +190,9 @@ float group_scale(const Encoding& encoding, const Weights& in, float matrix) {
     case CodeKind::kE2M1:
       return info.has_multiplier ? nvfp4_scale(in, matrix, encoding.search)
                                  : mxfp4_scale(in, encoding.search);
+    default:
+      SLUICE_UNREACHABLE("codes that no scheme has");
   }
-  return 0;
 }
 
 // In the order of CodeScheme.
@@ -286,8 +287,9 @@ uint8_t nearest_code(CodeScheme scheme, float x, double scale, uint8_t zero) {
       return e4m3_code(E4M3Grid{}.nearest(scaled));
     case CodeKind::kE2M1:
       return e2m1_code(E2M1Grid{}.nearest(scaled));
+    default:
+      SLUICE_UNREACHABLE("codes that no scheme has");
   }
-  return 0;
 }
 
 void encode_codes(const Encoding& encoding,

@@ -59,8 +59,9 @@ const char* format_name(const SchemeInfo& info) {
       return info.has_multiplier ? "nvfp4-pack-quantized" : "mxfp4-pack-quantized";
     case CodeKind::kE4M3:
       return "float-quantized";
+    default:
+      SLUICE_UNREACHABLE("codes that no scheme has");
   }
-  return "";
 }
 
 Json weights_of(const Encoding& encoding) {

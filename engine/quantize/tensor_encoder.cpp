@@ -40,8 +40,9 @@ std::string code_type(CodeScheme scheme) {
       return "U8";
     case CodeKind::kE4M3:
       return "F8_E4M3";
+    default:
+      SLUICE_UNREACHABLE("codes that no scheme has");
   }
-  return "";
 }
 
 // Returns the largest magnitude of a code on the given side.
@@ -55,8 +56,9 @@ double reach_of(CodeScheme scheme, uint8_t zero, bool is_negative) {
       return 6;
     case CodeKind::kE4M3:
       return 448;
+    default:
+      SLUICE_UNREACHABLE("codes that no scheme has");
   }
-  return 0;
 }
 
 // Fused experts are stored as floats [experts, columns, rows].
