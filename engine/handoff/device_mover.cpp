@@ -360,12 +360,12 @@ void DeviceMover::drop(KvSession session, const KvTransferRef* ref) {
 
 void DeviceMover::abort(KvSession session, const KvTransferRef& ref) {
   drop(session, &ref);
-  transports_->abort(session, ref);
+  KvMover::abort(session, ref);
 }
 
 void DeviceMover::close(KvSession session) {
   drop(session, nullptr);
-  transports_->close(session);
+  KvMover::close(session);
 }
 
 bool DeviceMover::is_copied(const KvCompletion& end) const {

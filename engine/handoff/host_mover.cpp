@@ -43,14 +43,6 @@ class HostMover final : public KvMover {
     }
   }
 
-  void abort(KvSession session, const KvTransferRef& ref) override {
-    transports_->abort(session, ref);
-  }
-
-  void close(KvSession session) override { transports_->close(session); }
-
-  void poll(std::vector<KvCompletion>& out) override { transports_->poll(out); }
-
  private:
   [[nodiscard]] std::span<std::byte> memory_of(uint32_t slot) const {
     const auto bytes = static_cast<size_t>(slots_.slot_bytes);

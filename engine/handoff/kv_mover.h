@@ -74,9 +74,13 @@ class KvMover {
                        int32_t group,
                        std::span<const BlockId> blocks) = 0;
 
-  virtual void abort(KvSession session, const KvTransferRef& ref) = 0;
-  virtual void close(KvSession session) = 0;
-  virtual void poll(std::vector<KvCompletion>& out) = 0;
+  virtual void abort(KvSession session, const KvTransferRef& ref) {
+    transports_->abort(session, ref);
+  }
+
+  virtual void close(KvSession session) { transports_->close(session); }
+
+  virtual void poll(std::vector<KvCompletion>& out) { transports_->poll(out); }
 
   // Tells whether to poll() soon: something is under way whose end does not wake the engine.
   [[nodiscard]] virtual bool is_busy() const { return false; }
