@@ -16,6 +16,7 @@
 #include <system_error>
 #include <utility>
 
+#include "engine/core/file_descriptor.h"
 #include "engine/core/hex.h"
 #include "engine/core/log.h"
 #include "engine/core/random_name.h"
@@ -30,27 +31,6 @@ constexpr std::string_view kLock = "in-use.lock";
 constexpr int64_t kAbandonedSeconds = int64_t{30} * 24 * 3600;  // a folder without a lock
 
 std::string error_text(int error) { return std::generic_category().message(error); }
-
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd = -1) : fd_(fd) {}
-
-  ~FileDescriptor() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-
-  FileDescriptor(FileDescriptor&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-
-  FileDescriptor& operator=(FileDescriptor&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-
-  [[nodiscard]] int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 bool write_all(int fd, std::span<const std::byte> bytes) {
   while (!bytes.empty()) {

@@ -2,7 +2,6 @@
 #include "kvcache/transport/transport_shm.h"
 
 #include <fcntl.h>
-#include <sys/epoll.h>
 #include <sys/eventfd.h>
 #include <sys/random.h>
 #include <sys/socket.h>
@@ -20,7 +19,9 @@
 #include <string>
 #include <utility>
 
+#include "engine/core/file_descriptor.h"
 #include "engine/core/hex.h"
+#include "kvcache/transport/kv_socket.h"
 #include "kvcache/transport/shm_ring.h"
 
 namespace sluice {
@@ -37,50 +38,13 @@ struct Setup {
   uint64_t ring_bytes = 0;
 };
 
-class File {
- public:
-  File() = default;
-
-  explicit File(int fd) : fd_(fd) {}
-
-  File(File&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-
-  File& operator=(File&& other) noexcept {
-    std::swap(fd_, other.fd_);
-    return *this;
-  }
-
-  ~File() {
-    if (fd_ >= 0) ::close(fd_);
-  }
-
-  [[nodiscard]] int get() const { return fd_; }
-
-  [[nodiscard]] bool is_open() const { return fd_ >= 0; }
-
- private:
-  int fd_ = -1;
-};
-
-void signal(const File& event) {
+void signal(const FileDescriptor& event) {
   const uint64_t one = 1;
   // A full counter fails the write, but then an edge is pending that the peer has not seen yet.
   [[maybe_unused]] const auto written = ::write(event.get(), &one, sizeof(one));
 }
 
-bool watch_file(int epoll, const File& file, uint64_t datum) {
-  epoll_event event{};
-  event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-  event.data.u64 = datum;
-  return epoll_ctl(epoll, EPOLL_CTL_ADD, file.get(), &event) == 0;
-}
-
-std::optional<size_t> result_of(ssize_t count) {
-  if (count >= 0) return static_cast<size_t>(count);
-  return errno == EAGAIN || errno == EINTR ? std::optional<size_t>(0) : std::nullopt;
-}
-
-bool is_same_user(const File& socket) {
+bool is_same_user(const FileDescriptor& socket) {
   ucred peer{};
   socklen_t size = sizeof(peer);
   return getsockopt(socket.get(), SOL_SOCKET, SO_PEERCRED, &peer, &size) == 0 &&
@@ -90,21 +54,22 @@ bool is_same_user(const File& socket) {
 // The receiver's end: it made the ring and reads it.
 class ShmReceiver final : public KvStream {
  public:
-  ShmReceiver(File socket, std::unique_ptr<ShmRing> ring, File has_bytes, File has_room)
+  ShmReceiver(FileDescriptor socket,
+              std::unique_ptr<ShmRing> ring,
+              FileDescriptor has_bytes,
+              FileDescriptor has_room)
       : socket_(std::move(socket)),
         ring_(std::move(ring)),
         has_bytes_(std::move(has_bytes)),
         has_room_(std::move(has_room)) {}
 
   bool watch(int epoll, uint64_t datum) override {
-    return watch_file(epoll, socket_, datum) && watch_file(epoll, has_bytes_, datum);
+    return watch_descriptor(epoll, socket_.get(), datum) &&
+           watch_descriptor(epoll, has_bytes_.get(), datum);
   }
 
   std::optional<size_t> write(std::span<const iovec> parts) override {
-    msghdr message{};
-    message.msg_iov = const_cast<iovec*>(parts.data());
-    message.msg_iovlen = parts.size();
-    return result_of(::sendmsg(socket_.get(), &message, MSG_NOSIGNAL | MSG_DONTWAIT));
+    return send_parts(socket_.get(), parts);
   }
 
   std::optional<size_t> read(std::span<std::byte> out, kernels::KvChecksum* sum) override {
@@ -116,27 +81,27 @@ class ShmReceiver final : public KvStream {
     // have written meanwhile.
     std::byte byte{};
     const ssize_t got = ::recv(socket_.get(), &byte, 1, MSG_DONTWAIT);
-    if (got < 0) return result_of(got);
+    if (got < 0) return socket_result(got);
     count = ring_->read(out, sum, wakes_other);
     return count == size_t{0} ? std::nullopt : count;
   }
 
  private:
-  const File socket_;
+  const FileDescriptor socket_;
   const std::unique_ptr<ShmRing> ring_;
-  const File has_bytes_;
-  const File has_room_;
+  const FileDescriptor has_bytes_;
+  const FileDescriptor has_room_;
 };
 
 // The sender's end: it gets the ring with the first bytes.
 class ShmSender final : public KvStream {
  public:
-  explicit ShmSender(File socket) : socket_(std::move(socket)) {}
+  explicit ShmSender(FileDescriptor socket) : socket_(std::move(socket)) {}
 
   bool watch(int epoll, uint64_t datum) override {
     epoll_ = epoll;
     datum_ = datum;
-    return watch_file(epoll, socket_, datum);
+    return watch_descriptor(epoll, socket_.get(), datum);
   }
 
   std::optional<size_t> write(std::span<const iovec> parts) override {
@@ -177,21 +142,18 @@ class ShmSender final : public KvStream {
       const auto count = take_setup();
       if (!count || *count == 0) return count;
     }
-    const ssize_t count = ::recv(socket_.get(), out.data(), out.size(), MSG_DONTWAIT);
-    if (count == 0) return std::nullopt;
-    if (count > 0 && sum != nullptr) sum->add(out.first(static_cast<size_t>(count)));
-    return result_of(count);
+    return receive_bytes(socket_.get(), out, sum);
   }
 
  private:
   std::optional<size_t> take_setup();
 
-  const File socket_;
+  const FileDescriptor socket_;
   int epoll_ = -1;
   uint64_t datum_ = 0;
   std::unique_ptr<ShmRing> ring_;
-  File has_bytes_;
-  File has_room_;
+  FileDescriptor has_bytes_;
+  FileDescriptor has_room_;
 };
 
 KvStream::Copied ShmSender::copy(size_t header_bytes,
@@ -218,8 +180,8 @@ std::optional<size_t> ShmSender::take_setup() {
   message.msg_control = control.data();
   message.msg_controllen = control.size();
   const ssize_t count = ::recvmsg(socket_.get(), &message, MSG_DONTWAIT | MSG_CMSG_CLOEXEC);
-  if (count < 0) return result_of(count);
-  std::array<File, kNumFiles> files;
+  if (count < 0) return socket_result(count);
+  std::array<FileDescriptor, kNumFiles> files;
   size_t num_files = 0;
   for (cmsghdr* header = CMSG_FIRSTHDR(&message); header; header = CMSG_NXTHDR(&message, header)) {
     if (header->cmsg_level != SOL_SOCKET || header->cmsg_type != SCM_RIGHTS) continue;
@@ -227,7 +189,7 @@ std::optional<size_t> ShmSender::take_setup() {
     for (size_t i = 0; i < num_here; ++i) {
       int fd = -1;
       std::memcpy(&fd, CMSG_DATA(header) + i * sizeof(int), sizeof(fd));
-      File file(fd);  // closed here where there are too many
+      FileDescriptor file(fd);  // closed here where there are too many
       if (num_files < files.size()) files[num_files++] = std::move(file);
     }
   }
@@ -236,21 +198,21 @@ std::optional<size_t> ShmSender::take_setup() {
       (message.msg_flags & MSG_CTRUNC) != 0) {
     return std::nullopt;
   }
-  for (const File* event : {&files[1], &files[2]}) {
+  for (const FileDescriptor* event : {&files[1], &files[2]}) {
     if (fcntl(event->get(), F_SETFL, O_NONBLOCK) != 0) return std::nullopt;
   }
   auto ring = ShmRing::map(files[0].get(), setup.ring_bytes);
   if (!ring) return std::nullopt;
   has_bytes_ = std::move(files[1]);
   has_room_ = std::move(files[2]);
-  if (!watch_file(epoll_, has_room_, datum_)) return std::nullopt;
+  if (!watch_descriptor(epoll_, has_room_.get(), datum_)) return std::nullopt;
   ring_ = std::move(*ring);
   return sizeof(setup);
 }
 
 class ShmStreams final : public KvStreamMaker {
  public:
-  ShmStreams(File listener, std::string prefix, std::string name, uint64_t ring_bytes)
+  ShmStreams(FileDescriptor listener, std::string prefix, std::string name, uint64_t ring_bytes)
       : listener_(std::move(listener)),
         prefix_(std::move(prefix)),
         name_(std::move(name)),
@@ -269,7 +231,7 @@ class ShmStreams final : public KvStreamMaker {
   std::unique_ptr<KvStream> dial(const std::string& address) override;
 
  private:
-  const File listener_;
+  const FileDescriptor listener_;
   const std::string prefix_;  // "<place>:"
   const std::string name_;
   const uint64_t ring_bytes_;
@@ -289,7 +251,7 @@ bool ShmStreams::is_address(std::string_view address) const {
 
 std::unique_ptr<KvStream> ShmStreams::accept() {
   while (true) {
-    File socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    FileDescriptor socket(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
     if (!socket.is_open()) return nullptr;
     if (is_same_user(socket)) return std::make_unique<ShmSender>(std::move(socket));
   }
@@ -297,7 +259,7 @@ std::unique_ptr<KvStream> ShmStreams::accept() {
 
 std::unique_ptr<KvStream> ShmStreams::dial(const std::string& address) {
   if (!is_address(address)) return nullptr;
-  File socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  FileDescriptor socket(::socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const auto [at, size] = socket_name(std::string_view(address).substr(prefix_.size()));
   if (!socket.is_open() ||
       connect(socket.get(), reinterpret_cast<const sockaddr*>(&at), size) != 0 ||
@@ -306,9 +268,9 @@ std::unique_ptr<KvStream> ShmStreams::dial(const std::string& address) {
   }
   auto made = ShmRing::make_file(ring_bytes_);
   if (!made) return nullptr;
-  const File file(*made);
-  File has_bytes(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
-  File has_room(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  const FileDescriptor file(*made);
+  FileDescriptor has_bytes(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
+  FileDescriptor has_room(eventfd(0, EFD_CLOEXEC | EFD_NONBLOCK));
   auto ring = ShmRing::map(file.get(), ring_bytes_);
   if (!has_bytes.is_open() || !has_room.is_open() || !ring) return nullptr;
 
@@ -364,7 +326,7 @@ Expected<std::unique_ptr<KvStreamMaker>> make_shm_streams_at(const std::string& 
     return refuse("no random numbers");
   }
   const std::string name = "sluice-kv-" + to_hex(random);
-  File listener(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
+  FileDescriptor listener(socket(AF_UNIX, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0));
   const auto [at, size] = socket_name(name);
   constexpr int kBacklog = 128;
   if (!listener.is_open() ||

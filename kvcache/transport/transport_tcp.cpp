@@ -4,10 +4,8 @@
 #include <netdb.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
-#include <sys/epoll.h>
 #include <sys/socket.h>
 #include <sys/uio.h>
-#include <unistd.h>
 
 #include <array>
 #include <cerrno>
@@ -15,14 +13,19 @@
 #include <string>
 #include <utility>
 
+#include "engine/core/file_descriptor.h"
+#include "kvcache/transport/kv_socket.h"
+
 namespace sluice {
 namespace {
+
+constexpr int kSocketType = SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC;
 
 // Socket buffers are left to the kernel: setting a size ends its tuning, and without privileges is
 // capped below what tuning reaches.
 class TcpStream final : public KvStream {
  public:
-  explicit TcpStream(int fd) : fd_(fd) {
+  explicit TcpStream(FileDescriptor fd) : fd_(std::move(fd)) {
     // Keepalive detects a path that is silently gone; whether the peer lives is known elsewhere.
     set(SOL_SOCKET, SO_KEEPALIVE, 1);
     set(IPPROTO_TCP, TCP_KEEPIDLE, 5);
@@ -32,45 +35,24 @@ class TcpStream final : public KvStream {
     set(IPPROTO_TCP, TCP_NODELAY, 1);
   }
 
-  ~TcpStream() override { ::close(fd_); }
-
-  TcpStream(const TcpStream&) = delete;
-  TcpStream& operator=(const TcpStream&) = delete;
-
   bool watch(int epoll, uint64_t datum) override {
-    epoll_event event{};
-    event.events = EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET;
-    event.data.u64 = datum;
-    return epoll_ctl(epoll, EPOLL_CTL_ADD, fd_, &event) == 0;
+    return watch_descriptor(epoll, fd_.get(), datum);
   }
 
   std::optional<size_t> write(std::span<const iovec> parts) override {
-    msghdr message{};
-    message.msg_iov = const_cast<iovec*>(parts.data());
-    message.msg_iovlen = parts.size();
-    return result_of(::sendmsg(fd_, &message, MSG_NOSIGNAL | MSG_DONTWAIT));
+    return send_parts(fd_.get(), parts);
   }
 
   std::optional<size_t> read(std::span<std::byte> out, kernels::KvChecksum* sum) override {
-    const ssize_t count = ::recv(fd_, out.data(), out.size(), MSG_DONTWAIT);
-    if (count == 0) return std::nullopt;
-    if (count > 0 && sum != nullptr) sum->add(out.first(static_cast<size_t>(count)));
-    return result_of(count);
+    return receive_bytes(fd_.get(), out, sum);
   }
 
  private:
   void set(int level, int option, int value) {
-    setsockopt(fd_, level, option, &value, sizeof(value));
+    setsockopt(fd_.get(), level, option, &value, sizeof(value));
   }
 
-  static std::optional<size_t> result_of(ssize_t count) {
-    if (count >= 0) return static_cast<size_t>(count);
-    // ENOTCONN: the connection is still being made.
-    const bool is_later = errno == EAGAIN || errno == EINTR || errno == ENOTCONN;
-    return is_later ? std::optional<size_t>(0) : std::nullopt;
-  }
-
-  const int fd_;
+  const FileDescriptor fd_;
 };
 
 struct Resolved {
@@ -116,13 +98,8 @@ std::string name_of(const Resolved& at) {
 
 class TcpStreams final : public KvStreamMaker {
  public:
-  TcpStreams(int listener, std::string address, int32_t num_streams)
-      : listener_(listener), address_(std::move(address)), num_streams_(num_streams) {}
-
-  ~TcpStreams() override { ::close(listener_); }
-
-  TcpStreams(const TcpStreams&) = delete;
-  TcpStreams& operator=(const TcpStreams&) = delete;
+  TcpStreams(FileDescriptor listener, std::string address, int32_t num_streams)
+      : listener_(std::move(listener)), address_(std::move(address)), num_streams_(num_streams) {}
 
   [[nodiscard]] std::string_view kind() const override { return "tcp"; }
 
@@ -130,29 +107,29 @@ class TcpStreams final : public KvStreamMaker {
 
   [[nodiscard]] int32_t num_streams() const override { return num_streams_; }
 
-  [[nodiscard]] int listener() const override { return listener_; }
+  [[nodiscard]] int listener() const override { return listener_.get(); }
 
   [[nodiscard]] bool is_address(std::string_view address) const override {
     return resolve(address).has_value();
   }
 
   std::unique_ptr<KvStream> accept() override {
-    const int fd = accept4(listener_, nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC);
-    return fd < 0 ? nullptr : std::make_unique<TcpStream>(fd);
+    FileDescriptor fd(accept4(listener_.get(), nullptr, nullptr, SOCK_NONBLOCK | SOCK_CLOEXEC));
+    return fd.is_open() ? std::make_unique<TcpStream>(std::move(fd)) : nullptr;
   }
 
   std::unique_ptr<KvStream> dial(const std::string& address) override {
     const auto at = resolve(address);
     if (!at) return nullptr;
-    const int fd = socket(at->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-    if (fd < 0) return nullptr;
-    auto stream = std::make_unique<TcpStream>(fd);
-    const int error = connect(fd, reinterpret_cast<const sockaddr*>(&at->address), at->size);
-    return error == 0 || errno == EINPROGRESS ? std::move(stream) : nullptr;
+    FileDescriptor fd(socket(at->address.ss_family, kSocketType, 0));
+    if (!fd.is_open()) return nullptr;
+    const int error = connect(fd.get(), reinterpret_cast<const sockaddr*>(&at->address), at->size);
+    if (error != 0 && errno != EINPROGRESS) return nullptr;
+    return std::make_unique<TcpStream>(std::move(fd));
   }
 
  private:
-  const int listener_;
+  const FileDescriptor listener_;
   const std::string address_;
   const int32_t num_streams_;
 };
@@ -166,19 +143,17 @@ Expected<std::unique_ptr<KvStreamMaker>> make_tcp_streams(const KvTransportOptio
   };
   auto at = resolve(options.listen);
   if (!at) return refuse("no numeric address and port");
-  const int fd = socket(at->address.ss_family, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, 0);
-  if (fd < 0) return refuse(std::strerror(errno));
+  FileDescriptor fd(socket(at->address.ss_family, kSocketType, 0));
+  if (!fd.is_open()) return refuse(std::strerror(errno));
   const int on = 1;
-  setsockopt(fd, SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
+  setsockopt(fd.get(), SOL_SOCKET, SO_REUSEADDR, &on, sizeof(on));
   constexpr int kBacklog = 128;
   auto* address = reinterpret_cast<sockaddr*>(&at->address);
-  if (bind(fd, address, at->size) != 0 || listen(fd, kBacklog) != 0 ||
-      getsockname(fd, address, &at->size) != 0) {
-    const int error = errno;
-    ::close(fd);
-    return refuse(std::strerror(error));
+  if (bind(fd.get(), address, at->size) != 0 || listen(fd.get(), kBacklog) != 0 ||
+      getsockname(fd.get(), address, &at->size) != 0) {
+    return refuse(std::strerror(errno));
   }
-  return std::make_unique<TcpStreams>(fd, name_of(*at), options.num_connections);
+  return std::make_unique<TcpStreams>(std::move(fd), name_of(*at), options.num_connections);
 }
 
 }  // namespace sluice
