@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Byte streams in both directions between two workers and their factory: what a kind of transport
-// over streams (transport_stream.h) implements.
+// implements (transport_sessions.h).
 #pragma once
 
 #include <cstddef>

@@ -88,26 +88,42 @@ struct KvCompletion {
   KvFrame frame;  // kWriterGone: transfer and attempt alone; kClosed: nothing
 };
 
-// Counters since the start. Any thread may read them.
-struct KvTransportCounts {
-  uint64_t bytes_sent = 0;  // payload bytes
-  uint64_t bytes_arrived = 0;
-  uint64_t frames_sent = 0;
-  uint64_t frames_arrived = 0;
-  uint64_t frames_stale = 0;         // for slots not posted: late, repeated or invented
-  uint64_t frames_spoiled = 0;       // the payload's sum was wrong
-  uint64_t connections_lost = 0;     // closed by the peer or the network
-  uint64_t connections_refused = 0;  // closed by this side: header, layout, epoch or token wrong
+// Counters since the start. `Count`: a number, or an atomic one that another thread reads.
+template <typename Count>
+struct KvCountsOf {
+  Count bytes_sent = 0;  // payload bytes
+  Count bytes_arrived = 0;
+  Count frames_sent = 0;
+  Count frames_arrived = 0;
+  Count frames_stale = 0;         // for slots not posted: late, repeated or invented
+  Count frames_spoiled = 0;       // the payload's sum was wrong
+  Count connections_lost = 0;     // closed by the peer or the network
+  Count connections_refused = 0;  // closed by this side: header, layout, epoch or token wrong
+
+  void add_to(KvCountsOf<uint64_t>& sum) const {
+    sum.bytes_sent += bytes_sent;
+    sum.bytes_arrived += bytes_arrived;
+    sum.frames_sent += frames_sent;
+    sum.frames_arrived += frames_arrived;
+    sum.frames_stale += frames_stale;
+    sum.frames_spoiled += frames_spoiled;
+    sum.connections_lost += connections_lost;
+    sum.connections_refused += connections_refused;
+  }
 };
+
+using KvTransportCounts = KvCountsOf<uint64_t>;
 
 class KvTransport {
  public:
   virtual ~KvTransport() = default;  // ends all sessions; slots and payloads are free again
 
   [[nodiscard]] virtual std::string_view kind() const = 0;  // as --kv-transport spells it
+
   // Whether slots are memory of the transport's device. Then a payload is one span of it, whose
   // writer is done when send() is called. Its bytes are not summed: none arrives as kSpoiled.
   [[nodiscard]] virtual bool moves_device_memory() const { return false; }
+
   // The address at which receivers dial this worker.
   [[nodiscard]] virtual std::string address() const = 0;
   // Whether a receiver here could dial it: an address of this kind, which names no machine or
@@ -139,6 +155,7 @@ class KvTransport {
   // Ends the session; kClosed follows.
   virtual void close(KvSession session) = 0;
 
+  // Any thread.
   [[nodiscard]] virtual KvTransportCounts counts() const = 0;
 };
 

@@ -69,17 +69,7 @@ void KvTransports::poll(std::vector<KvCompletion>& out) {
 
 KvTransportCounts KvTransports::counts() const {
   KvTransportCounts sum;
-  for (const std::unique_ptr<KvTransport>& transport : all_) {
-    const KvTransportCounts one = transport->counts();
-    sum.bytes_sent += one.bytes_sent;
-    sum.bytes_arrived += one.bytes_arrived;
-    sum.frames_sent += one.frames_sent;
-    sum.frames_arrived += one.frames_arrived;
-    sum.frames_stale += one.frames_stale;
-    sum.frames_spoiled += one.frames_spoiled;
-    sum.connections_lost += one.connections_lost;
-    sum.connections_refused += one.connections_refused;
-  }
+  for (const std::unique_ptr<KvTransport>& transport : all_) transport->counts().add_to(sum);
   return sum;
 }
 

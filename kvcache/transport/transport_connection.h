@@ -1,6 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// One stream of a session and what is in transit on it in both directions; and the state of a
-// session. The transport's thread alone (transport_stream.cpp).
+// One connection of a session: it reads and writes frames, and moves their payloads in the way of
+// its kind: after their headers (transport_stream.h), or from device to device
+// (transport_device.h). The session (transport_session.h) decides what is sent, where payloads land
+// and when the connection ends. The transport's thread alone.
 #pragma once
 
 #include <array>
@@ -11,134 +13,146 @@
 #include <memory>
 #include <optional>
 #include <span>
-#include <unordered_map>
-#include <utility>
+#include <string>
 #include <vector>
 
-#include "kernels/kv_checksum.h"
 #include "kvcache/transport/kv_stream.h"
 #include "kvcache/transport/kv_transport.h"
-#include "kvcache/transport/transport_front.h"
 
 namespace sluice {
 
-class KvConnection;
-
-struct KvPostedSlot {
-  KvLanding landing;
-  KvConnection* reader = nullptr;  // the connection whose payload is landing in the slot
+struct KvOutgoing {
+  KvFrame frame;
+  KvPayload payload;
 };
 
-struct KvSessionState {
-  KvSessionOptions options;
-  std::unordered_map<uint32_t, KvPostedSlot> posted;  // by slot
-  std::deque<KvOutgoing> queue;
-  std::vector<KvConnection*> connections;
-  uint64_t sequence = 0;
-  std::chrono::steady_clock::time_point dial_at;
-
-  [[nodiscard]] bool is_receiver() const { return !options.address.empty(); }
-};
-
-// The transport's services to its connections.
-class KvConnectionOwner {
- public:
-  virtual ~KvConnectionOwner() = default;
-  // The session with this token, or null.
-  virtual KvSessionState* find_session(const KvSessionToken& token) = 0;
-  virtual void complete(KvCompletion completion) = 0;
-  // Reports a frame that a peer may send at any time. False: more often than an honest peer does.
-  virtual bool tell_once(KvCompletion completion) = 0;
-  // Gives a slot or a queued frame back to the caller.
-  virtual void release_one() = 0;
-  virtual KvAtomicCounts& atomic_counts() = 0;
-  virtual std::span<std::byte> scratch() = 0;  // for payloads without a posted slot
+// A frame was sent, or a payload is in its slot.
+struct KvDone {
+  uint64_t number = 0;  // the frame's sequence
+  bool is_sent = false;
+  bool is_good = true;  // of a payload that landed: agrees with its sum
 };
 
 class KvConnection {
  public:
   using Clock = std::chrono::steady_clock;
+  static constexpr std::chrono::nanoseconds kNever = std::chrono::nanoseconds::max();
 
-  enum class Progress : uint8_t {
-    kBlocked,  // nothing more to do before the next edge
-    kMore,     // there may be more to do
-    kLater,    // likewise, after the owner's commands so far are done
-    kLost,     // the stream has ended
-    kRefused,  // the peer sent what no peer sends
+  enum class Sent : uint8_t {
+    kNotNow,  // nothing was sent
+    kPart,    // a later KvDone reports the end
+    kAll,
   };
 
-  // `session`: the stream was dialled for it; null: accepted, and its HELLO names the session.
-  KvConnection(uint64_t id,
-               std::unique_ptr<KvStream> stream,
-               KvSessionState* session,
-               KvConnectionOwner& owner);
-  // Posts a slot that was being written again, and puts a frame of which a part was sent back to
-  // the front of the queue.
-  ~KvConnection();
+  // Why the session has to end it.
+  enum class Failure : uint8_t {
+    kNone,
+    kLost,     // the stream or the link has ended
+    kRefused,  // the peer sent what no peer sends, or no payload can travel
+  };
+
+  struct Landing {
+    KvFrame frame;
+    bool is_dropped = false;  // its slot is not posted any more
+  };
+
+  KvConnection(uint64_t id, std::unique_ptr<KvStream> stream, bool is_receiver)
+      : id_(id), is_receiver_(is_receiver), stream_(std::move(stream)) {}
+
+  virtual ~KvConnection() = default;
   KvConnection(const KvConnection&) = delete;
   KvConnection& operator=(const KvConnection&) = delete;
 
-  // Reads at most about 1 MiB.
-  Progress read_some();
-  // Writes at most one frame.
-  Progress write_some();
+  // Reads at most about `budget` bytes, and no more than up to the end of a header, which
+  // take_frame() takes. Returns how many.
+  size_t read(size_t budget, std::vector<KvDone>& done);
+  // Returns the frame whose header is there. It fails where that is no frame's.
+  std::optional<KvFrame> take_frame();
+  // Queues a frame that has no payload.
+  void put(const KvFrame& frame);
 
-  // The slot's memory is not touched any more: the rest of its payload is read and discarded.
-  void drop_landing() { landing_ = nullptr; }
+  // Receiver: takes the payload of the DATA frame that was read last. `memory`: of its slot, or
+  // empty: it is read and discarded. False: no peer sends it now.
+  virtual bool receive(const KvFrame& frame, std::span<std::byte> memory) = 0;
+  // Ends the landing of a payload. False: a device goes on with it.
+  virtual bool drop_landing() = 0;
+  // Sends a frame and its payload, which stay where they are while a part is to be sent.
+  virtual Sent send(KvOutgoing& outgoing) = 0;
 
-  // The frame of which a part may have been sent, or null.
-  [[nodiscard]] const KvFrame* outgoing() const { return current_ ? &current_->frame : nullptr; }
+  // Takes a frame of the connection's other end that is not the session's. False: no peer sends it.
+  virtual bool take_own(const KvFrame& /*frame*/) { return false; }
 
-  [[nodiscard]] bool wants_to_write() const {
-    return current_ || hello_ || (session_ != nullptr && !session_->queue.empty());
-  }
+  // Moves what no stream moves.
+  virtual void advance(const KvSessionOptions& /*options*/, std::vector<KvDone>& /*done*/) {}
+
+  // Writes what is queued. Returns whether it wrote the last of something.
+  virtual bool write(std::vector<KvDone>& done) = 0;
+
+  // Returns how long a payload of an aborted attempt may go on before the connection ends.
+  [[nodiscard]] virtual std::chrono::milliseconds grace() const { return {}; }
+
+  // Tells whether a session has one such connection at a time: a later one waits until it is gone.
+  [[nodiscard]] virtual bool is_alone() const { return false; }
+
+  // Returns after which time it is to be looked at although no descriptor reports something.
+  [[nodiscard]] virtual std::chrono::nanoseconds tick() const { return kNever; }
+
+  // Returns why no payload can travel; empty: one can.
+  [[nodiscard]] const std::string& refusal() const { return refusal_; }
+
+  // Ends it.
+  virtual void end();
+
+  [[nodiscard]] bool is_open() const { return is_open_; }
+
+  // Tells whether it has ended and touches no payload and no slot any more.
+  [[nodiscard]] virtual bool is_gone() { return !is_open_; }
+
+  // Sender: tells whether the peer may still read this worker's memory.
+  [[nodiscard]] virtual bool is_lent() const { return false; }
+
+  // Sender: tells the peer that nothing more follows; its connection then ends.
+  void finish() { stream_->finish(); }
+
+  void fail(Failure failure) { failure_ = failure_ == Failure::kNone ? failure : failure_; }
+
+  [[nodiscard]] Failure failure() const { return failure_; }
 
   [[nodiscard]] uint64_t id() const { return id_; }
 
-  [[nodiscard]] KvSessionState* session() const { return session_; }
+  [[nodiscard]] bool moves(const KvTransferRef& ref) const;
 
-  [[nodiscard]] Clock::time_point since() const { return since_; }
-
-  // Readiness, set by edges and cleared when a call returns kBlocked.
+  // Readiness, set by edges and cleared when the stream takes or gives nothing.
   bool may_read = true;
   bool may_write = true;
 
- private:
-  Progress take_header();
-  Progress take_hello(const KvFrame& frame);
-  Progress take_frame(const KvFrame& frame, bool is_again);
-  Progress take_known_frame(const KvFrame& frame, bool is_again);
-  [[nodiscard]] KvPostedSlot* find_slot(const KvFrame& frame) const;
-  Progress read_payload();
-  void end_payload();
-  bool begin_outgoing();
-  // Returns nullopt if the frame must be sent by write().
-  std::optional<Progress> copy_outgoing();
-  void encode_outgoing(uint64_t payload_sum);
-  void end_outgoing();
+  // The session's notes: frames that were given to send() and are not sent, and payloads that are
+  // landing in posted slots.
+  std::deque<KvOutgoing> sending;
+  std::deque<Landing> landing;
+
+ protected:
+  // Reads a part of what comes next. Returns how many bytes; 0: none now.
+  virtual size_t read_part(size_t budget, std::vector<KvDone>& done) = 0;
+  // Reads into memory, and adds the bytes to `sum` if it is not null.
+  size_t read_into(std::span<std::byte> out, kernels::KvChecksum* sum);
+  size_t read_header();
+  // Writes what is queued, then the payload after it. True: all of it is written.
+  bool write_out(std::span<const std::span<const std::byte>> payload);
 
   const uint64_t id_;
-  const std::unique_ptr<KvStream> stream_;
-  KvSessionState* session_;
-  KvConnectionOwner& owner_;
-  const Clock::time_point since_ = Clock::now();
+  const bool is_receiver_;
+  std::unique_ptr<KvStream> stream_;
+  bool is_open_ = true;
+  std::string refusal_;
+  std::vector<std::byte> out_;  // queued; begins with what was written of it
 
-  // Reading.
+ private:
   std::array<std::byte, kKvFrameBytes> header_ = {};
   size_t header_bytes_ = 0;
-  // A frame that names something not known here yet: its peer may have heard of it first.
-  std::optional<KvFrame> early_;
-  KvFrame frame_;                    // frame whose payload is read
-  uint64_t payload_left_ = 0;        // 0: a header is next
-  KvPostedSlot* landing_ = nullptr;  // null: the payload has no posted slot
-  kernels::KvChecksum payload_sum_;
-
-  // Writing.
-  std::optional<KvOutgoing> hello_;
-  std::optional<KvOutgoing> current_;
-  std::array<std::byte, kKvFrameBytes> out_header_ = {};
-  size_t out_part_ = 0;    // 0: the header, then the payload's spans
+  size_t out_part_ = 0;    // 0: out_, then the payload's spans
   size_t out_offset_ = 0;  // offset in that part
+  Failure failure_ = Failure::kNone;
 };
 
 }  // namespace sluice

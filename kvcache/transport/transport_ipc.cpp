@@ -9,8 +9,8 @@
 
 #include "engine/core/hex.h"
 #include "kvcache/transport/shm_ring.h"
-#include "kvcache/transport/transport_device.h"
 #include "kvcache/transport/transport_ipc_link.h"
+#include "kvcache/transport/transport_sessions.h"
 #include "kvcache/transport/transport_shm.h"
 
 namespace sluice {
@@ -107,7 +107,7 @@ Expected<std::unique_ptr<KvTransport>> make_ipc_transport(KvTransportOptions opt
   SLUICE_TRY(auto streams, make_shm_streams_at("cuda_ipc:" + place, options));
   auto maker = std::make_unique<IpcStreams>(std::move(streams), *options.device);
   auto links = std::make_unique<IpcLinks>(*options.device);
-  return make_device_transport(std::move(links), std::move(maker), std::move(options));
+  return make_session_transport(std::move(maker), std::move(links), std::move(options));
 }
 
 }  // namespace sluice

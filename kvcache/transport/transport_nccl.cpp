@@ -4,8 +4,8 @@
 #include <cstring>
 #include <utility>
 
-#include "kvcache/transport/transport_device.h"
 #include "kvcache/transport/transport_nccl_link.h"
+#include "kvcache/transport/transport_sessions.h"
 #include "kvcache/transport/transport_tcp.h"
 
 namespace sluice {
@@ -53,7 +53,7 @@ Expected<std::unique_ptr<KvTransport>> make_nccl_transport(KvTransportOptions op
   SLUICE_TRY(const auto library, kernels::NcclLibrary::open(options.nccl_library));
   SLUICE_TRY(auto maker, make_tcp_streams(options));
   auto links = std::make_unique<NcclLinks>(library, *options.device);
-  return make_device_transport(std::move(links), std::move(maker), std::move(options));
+  return make_session_transport(std::move(maker), std::move(links), std::move(options));
 }
 
 }  // namespace sluice

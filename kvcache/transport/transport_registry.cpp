@@ -7,8 +7,8 @@
 #include "kvcache/transport/kv_transport.h"
 #include "kvcache/transport/transport_ipc.h"
 #include "kvcache/transport/transport_nccl.h"
+#include "kvcache/transport/transport_sessions.h"
 #include "kvcache/transport/transport_shm.h"
-#include "kvcache/transport/transport_stream.h"
 #include "kvcache/transport/transport_tcp.h"
 
 namespace sluice {
@@ -19,7 +19,7 @@ using Make = Expected<std::unique_ptr<KvTransport>> (*)(KvTransportOptions optio
 template <Expected<std::unique_ptr<KvStreamMaker>> (*make_streams)(const KvTransportOptions&)>
 Expected<std::unique_ptr<KvTransport>> over_streams(KvTransportOptions options) {
   SLUICE_TRY(auto maker, make_streams(options));
-  return make_stream_transport(std::move(maker), std::move(options));
+  return make_session_transport(std::move(maker), nullptr, std::move(options));
 }
 
 struct Entry {

@@ -13,14 +13,17 @@
 #include <cstring>
 #include <memory>
 #include <optional>
+#include <set>
 #include <span>
+#include <string>
 #include <utility>
 #include <vector>
 
 #include "kernels/kv_checksum.h"
 #include "kvcache/transport/kv_frame.h"
 #include "kvcache/transport/shm_ring.h"
-#include "kvcache/transport/transport_connection.h"
+#include "kvcache/transport/transport_session.h"
+#include "kvcache/transport/transport_stream.h"
 #include "tests/fuzz/fuzz_input.h"
 #include "tests/fuzz/target.h"
 
@@ -81,49 +84,44 @@ class RingStream final : public KvStream {
   ShmRing& ring_;
 };
 
-class Owner final : public KvConnectionOwner {
+// A receiver's session with slots in one piece of memory.
+class Owner final : public KvSessionOwner {
  public:
-  Owner() {
-    session.options.address = "a";  // a receiver's
-    session.options.peer_epoch = kEpoch;
-    session.options.layout = {.groups = {{.num_layers = 4, .num_heads = 2, .head_bytes = 64}},
-                              .slot_bytes = kSlotBytes};
-  }
+  void do_commands() override {}
 
-  KvSessionState* find_session(const KvSessionToken&) override { return &session; }
-
-  void complete(KvCompletion completion) override {
+  void complete(const KvCompletion& completion) override {
     CHECK(completion.frame.payload_bytes <= kSlotBytes);
-    CHECK_LT(session.posted.size(), num_posted);
-    --num_posted;
+    CHECK(posted_.erase(completion.frame.slot) == 1);
   }
 
-  bool tell_once(KvCompletion) override { return ++num_told < 100; }
+  bool tell_once(const KvCompletion&) override { return ++num_told_ < 100; }
 
   void release_one() override {}
 
-  KvAtomicCounts& atomic_counts() override { return counts; }
+  KvAtomicCounts& atomic_counts() override { return counts_; }
 
-  std::span<std::byte> scratch() override { return scratch_; }
+  void warn(const std::string&) override {}
 
-  void post(uint32_t slot) {
-    KvPostedSlot& posted = session.posted[slot];
-    if (posted.reader != nullptr) posted.reader->drop_landing();
-    posted = {};
-    posted.landing.slot = slot;
-    posted.landing.memory = memory;
-    num_posted = session.posted.size();
+  void post(KvSessionState& session, uint32_t slot) {
+    session.post({.ref = {}, .slot = slot, .generation = 0, .memory = memory_});
+    posted_.insert(slot);
   }
 
-  KvSessionState session;
-  KvAtomicCounts counts;
-  std::vector<std::byte> memory = std::vector<std::byte>(kSlotBytes);
-  size_t num_posted = 0;
-  size_t num_told = 0;
-
  private:
-  std::array<std::byte, 4096> scratch_{};
+  KvAtomicCounts counts_;
+  std::vector<std::byte> memory_ = std::vector<std::byte>(kSlotBytes);
+  std::set<uint32_t> posted_;
+  size_t num_told_ = 0;
 };
+
+KvSessionOptions receiver_options() {
+  KvSessionOptions options;
+  options.address = "a";  // a receiver's
+  options.peer_epoch = kEpoch;
+  options.layout = {.groups = {{.num_layers = 4, .num_heads = 2, .head_bytes = 64}},
+                    .slot_bytes = kSlotBytes};
+  return options;
+}
 
 // A frame with a right header sum, and some of its payload.
 std::vector<std::byte> frame_of(fuzz::Input& input) {
@@ -146,12 +144,12 @@ std::vector<std::byte> frame_of(fuzz::Input& input) {
 
 // The honest side reads what the other one has written.
 void receive(fuzz::Input& input) {
-  using Progress = KvConnection::Progress;
   Segment segment;
   Owner owner;
-  KvConnectionOwner& as_owner = owner;
-  std::optional<KvConnection> connection(
-      std::in_place, 1, std::make_unique<RingStream>(*segment.honest), &owner.session, as_owner);
+  std::array<std::byte, 4096> scratch{};
+  KvSessionState session(receiver_options(), 1, owner, {});
+  session.add_dialled(std::make_unique<StreamConnection>(
+      1, std::make_unique<RingStream>(*segment.honest), true, scratch));
   for (int steps = 0; !input.is_over() && steps < 200; ++steps) {
     bool wakes = false;
     switch (input.take<uint8_t>() % 4) {
@@ -162,12 +160,12 @@ void receive(fuzz::Input& input) {
         (void)segment.hostile->write(frame_of(input), wakes);
         break;
       case 2:
-        owner.post(input.take<uint8_t>() % 4);
+        owner.post(session, input.take<uint8_t>() % 4);
         break;
-      default: {
-        const Progress progress = connection->read_some();
-        if (progress == Progress::kLost || progress == Progress::kRefused) return;
-      }
+      default:
+        if (session.connections().empty()) return;
+        session.connections().front()->may_read = true;
+        (void)session.advance({}, {});
     }
   }
 }

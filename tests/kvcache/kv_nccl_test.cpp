@@ -281,6 +281,7 @@ TEST_F(KvNccl, AReceiverAsksOnceMoreAndHearsThatAnAttemptWasGivenUp) {
   post(0, 1, ref);
   send(0, 1, ref);
   ASSERT_TRUE(receiver_->wait_for(Kind::kArrived));
+  post(0, 2, ref);
   KvFrame nak = receiver_->all().front().frame;
   nak.kind = KvFrameKind::kNak;
   nak.slot_generation = 2;
