@@ -4,7 +4,6 @@
 #include "engine/sampling/grammar/schema_gate.h"
 
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <iterator>
 #include <limits>
@@ -20,6 +19,7 @@
 #include "engine/sampling/grammar/number_pattern.h"
 #include "engine/sampling/grammar/schema_forms.h"
 #include "engine/sampling/grammar/schema_pattern.h"
+#include "engine/sampling/grammar/string_format.h"
 
 namespace sluice {
 namespace {
@@ -35,6 +35,8 @@ constexpr double kLargestStep = 1024;
 constexpr NumberBound kMostListed = 10000;
 constexpr NumberBound kLargestNumber = 2147483647;
 // More characters, items or properties than an answer has.
+// Characters of the longest address of mail that is delivered (RFC 5321), of a name of a host less.
+constexpr int64_t kLongAddress = 253;
 constexpr int64_t kBeyondAnswers = std::numeric_limits<int32_t>::max();
 // Decimal places that bounds of numbers keep, as a factor.
 constexpr NumberBound kDigits = 1e6;
@@ -319,12 +321,16 @@ class GateWriter {
 
   std::optional<Json> write_string(const SchemaForm& form) {
     std::optional<Json> out = string_of(form);
-    return out && out->contains("pattern") ? shared(std::move(*out)) : out;
+    const bool is_bound = out && (out->contains("pattern") || out->contains("format"));
+    return is_bound ? shared(std::move(*out)) : out;
   }
 
   std::optional<Json> string_of(const SchemaForm& form) {
     if (form.min_size > form.max_size) return std::nullopt;
     if (!check_minimum(form.min_size, "minLength", form)) return std::nullopt;
+    const StringFormat* const format = find_string_format(form.format);
+    if (format != nullptr && form.patterns.empty()) return string_of_format(form, *format);
+    if (!is_remark_on_strings(form.format)) reader_.refuse("format", form.source);
     const StringSize size = counted_size(form);
     const bool has_length = size.min > 0 || size.max != StringSize::kEndless;
     Json out = {{"type", "string"}};
@@ -342,17 +348,25 @@ class GateWriter {
       }
     } else if (has_length) {
       out["pattern"] = pattern_of_length(size);
-    } else if (is_known_format(form.format)) {
-      out["format"] = form.format;
     }
     return out;
   }
 
-  // JSON Schema has formats as remarks; those that the library knows are kept.
-  static bool is_known_format(const std::string& format) {
-    static constexpr std::array kKnown = {
-        "date", "time", "date-time", "duration", "ipv4", "ipv6", "hostname", "uuid"};
-    return std::ranges::find(kKnown, format) != kKnown.end();
+  // Bounds of the length that the format does not keep by itself are refused, but for those that
+  // are far beyond such texts, as Pydantic gives addresses: these are named.
+  std::optional<Json> string_of_format(const SchemaForm& form, const StringFormat& format) {
+    const bool is_empty = format.size.min > form.max_size || format.size.max < form.min_size;
+    if (is_empty) return std::nullopt;
+    if (format.size.min < form.min_size) reader_.refuse("minLength beside format", form.source);
+    if (format.size.max > form.max_size && form.max_size < kBeyondAnswers) {
+      if (form.max_size < kLongAddress) {
+        reader_.refuse("maxLength beside format", form.source);
+      } else {
+        reader_.tell("maxLength", form.source);
+      }
+    }
+    if (format.pattern.empty()) return Json{{"type", "string"}, {"format", format.name}};
+    return Json{{"type", "string"}, {"pattern", *pattern_of_whole_string(format.pattern, 2)}};
   }
 
   std::optional<Json> write_array(const SchemaForm& form) {
@@ -467,6 +481,7 @@ class GateWriter {
       }
       const std::optional<Json> string = string_of(name);
       if (!string) continue;
+      if (string->contains("format")) reader_.refuse("format", name.source);
       const auto pattern = string->find("pattern");
       is_any |= pattern == string->end();
       if (pattern != string->end()) patterns.push_back(*pattern);

@@ -5,6 +5,7 @@
 #include <nlohmann/json.hpp>
 
 #include "engine/sampling/grammar/schema_forms.h"
+#include "engine/sampling/grammar/string_format.h"
 
 namespace sluice {
 namespace {
@@ -110,7 +111,11 @@ std::optional<SchemaForm> SchemaReader::intersect(const SchemaForm& a, const Sch
         both.patterns.push_back(pattern);
       }
     }
-    if (both.format.empty()) both.format = b.format;
+    if (is_remark_on_strings(both.format)) {
+      both.format = b.format;
+    } else if (b.format != both.format && !is_remark_on_strings(b.format)) {
+      refuse("format", b.source);
+    }
   }
   if (a.kind == Kind::kArray) merge_arrays(both, b);
   if (a.kind == Kind::kObject) merge_objects(both, b);
