@@ -226,8 +226,8 @@ std::vector<Knob> make_scheduler_knobs() {
           "scheduler",
           "s",
           {1, 600},
-          "Time to compile a grammar, in a process that is ended then; more get status 400. Up to "
-          "six times as much where the machine has given it less than half a second of a processor."),
+          "Processor time to compile a grammar, in a process that is ended then; more get status 400. "
+          "Where the machine does not give so much in six times the time, status 503."),
       integer<&Config::max_json_whitespace>(
           "max-json-whitespace",
           "scheduler",

@@ -38,8 +38,9 @@ namespace {
 GrammarCompiler::Options grammar_options(const Config& config) {
   GrammarCompiler::Options options;
   options.cache_bytes = config.grammar_cache_size;
-  options.compile.wall_s = config.grammar_compile_timeout_s;
   options.compile.cpu_s = config.grammar_compile_timeout_s;
+  constexpr int32_t kPatience = 6;  // as the knob's help says
+  options.compile.wall_s = kPatience * config.grammar_compile_timeout_s;
   options.grammar.max_whitespace = config.max_json_whitespace;
   return options;
 }

@@ -53,18 +53,22 @@ void follow_engine_limits() {
 }
 
 // A grammar's process loses kNiceStep levels of priority for each kNiceAfterUs of processor time
-// that it has used. Most grammars are compiled before the first step; a hostile one soon has a
-// tenth of a busy processor, and the rest stays with the threads that compute.
+// that it has used, kMostNice in all. Most grammars are compiled before the first step; a hostile
+// one soon has a tenth of a busy processor, and the rest stays with the threads that compute.
 constexpr int kNiceStep = 3;
+constexpr int kMostNice = 9;
 constexpr suseconds_t kNiceAfterUs = 100'000;
 
+int last_nice = 19;
+
 void fall_behind_with_time() {
+  last_nice = std::min(getpriority(PRIO_PROCESS, 0) + kMostNice, 19);
   struct sigaction action {};
 
   action.sa_flags = SA_RESTART;
   action.sa_handler = [](int) {
     const int saved = errno;
-    setpriority(PRIO_PROCESS, 0, std::min(getpriority(PRIO_PROCESS, 0) + kNiceStep, 19));
+    setpriority(PRIO_PROCESS, 0, std::min(getpriority(PRIO_PROCESS, 0) + kNiceStep, last_nice));
     errno = saved;
   };
   sigaction(SIGPROF, &action, nullptr);
@@ -87,9 +91,9 @@ tl::unexpected<Error> too_complex(const std::string& limit) {
 
 std::string in_megabytes(int64_t bytes) { return std::to_string(bytes >> 20) + " MiB"; }
 
-double processor_ms(clockid_t clock = CLOCK_THREAD_CPUTIME_ID) {
+double processor_ms() {
   timespec now{};
-  clock_gettime(clock, &now);
+  clock_gettime(CLOCK_THREAD_CPUTIME_ID, &now);
   return 1e3 * static_cast<double>(now.tv_sec) + 1e-6 * static_cast<double>(now.tv_nsec);
 }
 
@@ -174,28 +178,13 @@ Expected<std::string> compile_and_save(const GrammarBackend& backend,
   _exit(sent ? 0 : 1);
 }
 
-enum class Wait { kOver, kLate, kStarved };
-
-// Waits for the process to give a result, to end, or to run out of time.
-Wait wait_for_result(int pipe, pid_t pid, const CompileLimits& limits) {
-  clockid_t clock{};
-  const bool has_clock = clock_getcpuclockid(pid, &clock) == 0;
-  const auto begun = Clock::now();
-  auto deadline = begun + std::chrono::seconds(limits.wall_s);
-  while (!wait_readable(pipe, deadline)) {
-    if (!has_clock || processor_ms(clock) >= kFairProcessorMs) return Wait::kLate;
-    if (Clock::now() >= begun + std::chrono::seconds(kMostPatience * limits.wall_s)) {
-      return Wait::kStarved;
-    }
-    deadline = Clock::now() + std::chrono::milliseconds(100);
-  }
-  return Wait::kOver;
-}
-
-// The error for a process that ended without a result, after so many ms of processor time.
-Expected<std::string> ending(int status, Wait wait, int64_t cpu_ms, const CompileLimits& limits) {
-  if (wait == Wait::kLate) return too_complex(std::to_string(limits.wall_s) + " s");
-  if (wait == Wait::kStarved) {
+// The error for a process that ended without a result, after so many ms of processor time;
+// `is_starved`: its wall time was over first.
+Expected<std::string> ending(int status,
+                             bool is_starved,
+                             int64_t cpu_ms,
+                             const CompileLimits& limits) {
+  if (is_starved) {
     return make_error(ErrorCode::kUnavailable, "the machine is too busy to compile the grammar");
   }
   const int signal = WIFSIGNALED(status) ? WTERMSIG(status) : 0;
@@ -230,13 +219,14 @@ Expected<std::string> compile_forked(const GrammarBackend& backend,
     compile_and_exit(backend, setup, spec, pipes[1]);
   }
   close(pipes[1]);
-  const Wait wait = wait_for_result(pipes[0], pid, limits);
+  const auto deadline = Clock::now() + std::chrono::seconds(limits.wall_s);
+  const bool is_starved = !wait_readable(pipes[0], deadline);
   constexpr size_t kHead = 4096;
   std::optional<std::string> reply;
-  if (wait == Wait::kOver) {
+  if (!is_starved) {
     reply = read_frame(pipes[0],
                        static_cast<size_t>(limits.result_bytes) + kHead,
-                       Clock::now() + std::chrono::seconds(limits.wall_s));
+                       deadline);
   }
   close(pipes[0]);
   if (!reply) kill(pid, SIGKILL);
@@ -246,7 +236,7 @@ Expected<std::string> compile_forked(const GrammarBackend& backend,
   }
   const auto ms = [](const timeval& time) { return time.tv_sec * 1000 + time.tv_usec / 1000; };
   const int64_t cpu_ms = ms(used.ru_utime) + ms(used.ru_stime);
-  return reply ? decode_reply(*reply) : ending(status, wait, cpu_ms, limits);
+  return reply ? decode_reply(*reply) : ending(status, is_starved, cpu_ms, limits);
 }
 
 }  // namespace

@@ -15,10 +15,9 @@ namespace sluice {
 
 // Limits of one grammar's compilation.
 struct CompileLimits {
-  // Wall time. A process that has had less than kFairProcessorMs of a processor when it is over, on
-  // a busy machine, may run up to kMostPatience times as long.
-  int32_t wall_s = 5;
-  int32_t cpu_s = 2;
+  int32_t cpu_s = 2;  // processor time; a grammar that needs more is too complex
+  // When it is over first, the machine is too busy, and nothing is known of the grammar.
+  int32_t wall_s = 30;
   int64_t memory_bytes = int64_t{1} << 30;  // beyond what the vocabulary takes
   int64_t result_bytes = int64_t{64} << 20;
   // A grammar that took no more than this is small: the engine can compile it again for less than
@@ -26,9 +25,6 @@ struct CompileLimits {
   int32_t small_ms = 100;  // of processor time
   int64_t small_bytes = int64_t{32} << 20;
 };
-
-inline constexpr double kFairProcessorMs = 500;
-inline constexpr int32_t kMostPatience = 6;
 
 // The stack of a compile process: it refuses grammars that need more, so none needs more elsewhere.
 inline constexpr int64_t kCompileStackBytes = int64_t{4} << 20;

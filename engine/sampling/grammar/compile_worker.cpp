@@ -89,8 +89,8 @@ Expected<std::string> CompileWorker::compile(const GrammarSpec& spec) {
   const bool is_first = pid_ < 0;
   if (is_first) SLUICE_TRY_VOID(start());
   const FrameDeadline deadline = std::chrono::steady_clock::now() +
-                                 std::chrono::seconds(kMostPatience * setup_.limits.wall_s) +
-                                 kSlack + (is_first ? kStartTime : std::chrono::seconds(0));
+                                 std::chrono::seconds(setup_.limits.wall_s) + kSlack +
+                                 (is_first ? kStartTime : std::chrono::seconds(0));
   constexpr size_t kHead = 4096;
   std::optional<std::string> reply;
   if (write_frame(socket_, encode_spec(spec), deadline)) {

@@ -18,6 +18,9 @@
 namespace sluice {
 namespace {
 
+// A client whom a full queue refuses comes again after it, in seconds.
+constexpr int32_t kRetryAfterS = 5;
+
 int64_t thread_stack_bytes() {
   pthread_attr_t attributes;
   size_t bytes = 0;
@@ -56,7 +59,7 @@ Expected<std::shared_ptr<const PendingGrammar>> GrammarCompiler::request(
   if (jobs_.size() >= static_cast<size_t>(options_.max_waiting)) {
     auto error = make_error(
         ErrorCode::kResourceExhausted, "Too many grammars wait to be compiled.", key.spec->param);
-    error.value().retry_after_s = options_.compile.wall_s;
+    error.value().retry_after_s = kRetryAfterS;
     return error;
   }
   ++counters_.num_misses;

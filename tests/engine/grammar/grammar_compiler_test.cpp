@@ -127,7 +127,7 @@ std::string doubling_rules() {
 
 TEST_F(GrammarCompilerTest, Museum) {
   GrammarCompiler::Options options;
-  options.compile.wall_s = 3;
+  options.compile.wall_s = 60;
   options.compile.cpu_s = 1;
   options.compile.memory_bytes = int64_t{256} << 20;
   const auto compiler = make(options);
@@ -158,7 +158,7 @@ TEST_F(GrammarCompilerTest, Museum) {
     const Clock::time_point begun = Clock::now();
     const auto grammar = wait(compiler->request(spec, TenantId(1)));
     const double seconds = std::chrono::duration<double>(Clock::now() - begun).count();
-    EXPECT_LT(seconds, 8) << spec->text.substr(0, 60);
+    EXPECT_LT(seconds, 62) << spec->text.substr(0, 60);
     std::cout << spec->text.substr(0, 40) << ": " << seconds << " s, "
               << (grammar ? "compiled" : grammar.error().message) << "\n";
     if (grammar) continue;
@@ -228,10 +228,12 @@ TEST_F(GrammarCompilerTest, LongCompilationsFallBehindWhatComputes) {
   EXPECT_EQ(getpriority(PRIO_PROCESS, 0), own);
 }
 
-// A process that the machine gives no time is not taken for a grammar that needs much of it.
+// A process that the machine gives no time is not taken for a grammar that needs much of it, and no
+// such answer is remembered.
 TEST_F(GrammarCompilerTest, ABusyMachineMakesNoGrammarTooComplex) {
   GrammarCompiler::Options options;
   options.compile.wall_s = 1;
+  options.compile.cpu_s = 60;
   const auto compiler = make(options);
   const auto slow = compiler->request(spec_of(GrammarKind::kEbnf, doubling_rules()), TenantId(1));
   ASSERT_TRUE(slow);
@@ -239,15 +241,10 @@ TEST_F(GrammarCompilerTest, ABusyMachineMakesNoGrammarTooComplex) {
   while (pids.empty() && !(*slow)->is_ready()) pids = compiling();
   ASSERT_EQ(pids.size(), 1);
   ASSERT_EQ(kill(pids[0], SIGSTOP), 0);
-  {
-    std::unique_lock lock(mutex_);
-    changed_.wait_for(lock, std::chrono::milliseconds(1500), [&] { return (*slow)->is_ready(); });
-  }
-  EXPECT_FALSE((*slow)->is_ready());
-  kill(pids[0], SIGCONT);
   const auto grammar = wait(slow);
   ASSERT_FALSE(grammar);
-  EXPECT_EQ(grammar.error().message, "the grammar is too complex: its masks take too long");
+  EXPECT_EQ(grammar.error().code, ErrorCode::kUnavailable) << grammar.error().message;
+  EXPECT_EQ(compiler->counters().cached_bytes, 0);  // not remembered
 }
 
 // A process that is killed from outside says nothing of the grammar, which compiles the next time.
