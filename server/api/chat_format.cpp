@@ -71,7 +71,8 @@ void ChatFormat::write_behind_choices(JsonWriter& json) {
 void ChatFormat::append_role_event(size_t choice_idx, const Usage& usage, std::string& out) {
   begin_event(choice_idx, out);
   out += R"("delta":{"role":"assistant","content":""})";
-  end_event(choice_idx, {.tokens = false, .finish = false}, usage, out);
+  end_event(
+      choice_idx, {.tokens = false, .finish = false, .prompt = has_prompt_ids()}, usage, out);
 }
 
 void ChatFormat::write_delta(size_t choice_idx, const Piece& piece, JsonWriter& json) const {

@@ -12,6 +12,7 @@ CompletionsFormat::CompletionsFormat(std::shared_ptr<const ServedModel> served,
 void CompletionsFormat::prepare(const GenerationRequest& request) {
   OpenAiFormat::prepare(request);
   texts_.resize(request.requests.size());
+  has_begun_.resize(request.requests.size());
 }
 
 void CompletionsFormat::keep(const ChoiceNews& news) {
@@ -37,6 +38,10 @@ void CompletionsFormat::append_events(const ChoiceNews& news,
   begin_event(news.choice_idx, out);
   JsonWriter json(out);
   json.key("text").string(text);
+  if (has_prompt_ids() && !has_begun_[news.choice_idx]) {
+    write_prompt_ids(news.choice_idx / static_cast<size_t>(request().num_choices), json);
+  }
+  has_begun_[news.choice_idx] = true;
   end_event(news.choice_idx, {}, usage, out);
 }
 

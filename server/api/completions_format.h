@@ -24,6 +24,7 @@ class CompletionsFormat final : public OpenAiFormat {
   void write_behind_choices(JsonWriter&) override {}
 
   std::vector<std::string> texts_;  // by choice, for a whole answer
+  std::vector<bool> has_begun_;     // by choice, for a stream: an event is written
 };
 
 }  // namespace sluice

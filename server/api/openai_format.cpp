@@ -201,12 +201,17 @@ void OpenAiFormat::end_event(size_t choice_idx,
   out += ',';
   JsonWriter json(out);
   write_choice_end(choice, members, has_logprobs ? choice.logprobs.take() : "", json);
-  end_choices(request_->continuous_usage_stats ? &usage : nullptr, out);
+  end_choices(request_->continuous_usage_stats ? &usage : nullptr, out, members.prompt);
 }
 
 // `usage`: null for none; written as null if the client asked for usage.
-void OpenAiFormat::end_choices(const Usage* usage, std::string& out) const {
+void OpenAiFormat::end_choices(const Usage* usage, std::string& out, bool has_prompt) const {
   out += ']';
+  if (has_prompt) {
+    out += ',';
+    JsonWriter json(out);
+    write_prompt_ids(0, json);
+  }
   if (usage != nullptr) {
     out += ",\"usage\":";
     JsonWriter json(out);

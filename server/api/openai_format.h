@@ -53,8 +53,9 @@ class OpenAiFormat : public AnswerFormat {
 
   // The members of a choice that an event has.
   struct EventMembers {
-    bool tokens = true;  // log-probabilities and token ids since the last event that had them
-    bool finish = true;  // the finish reason, if there is one
+    bool tokens = true;   // log-probabilities and token ids since the last event that had them
+    bool finish = true;   // the finish reason, if there is one
+    bool prompt = false;  // the first prompt's ids, after the choices
   };
 
   // Writes the members before `logprobs` of a choice of a whole answer. `prompt_idx`: its prompt's.
@@ -88,7 +89,7 @@ class OpenAiFormat : public AnswerFormat {
                         const EventMembers& members,
                         std::string_view logprobs,
                         JsonWriter& json) const;
-  void end_choices(const Usage* usage, std::string& out) const;
+  void end_choices(const Usage* usage, std::string& out, bool has_prompt = false) const;
 
   const std::shared_ptr<const ServedModel> served_;
   const std::string id_;

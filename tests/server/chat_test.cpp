@@ -356,6 +356,36 @@ TEST(Completions, TakeTokenIds) {
   EXPECT_EQ(json["choices"][0]["token_ids"], Json::array({'H'}));
 }
 
+TEST(Streams, PromptsOfTokensStandInTheFirstEvent) {
+  FakeEngine engine;
+  RunningServer server(engine);
+  const std::string asked = R"("stream":true,"return_token_ids":true,)";
+  const HttpReply completions =
+      post(server, kCompletionPath, "{" + asked + R"("prompt":[[65,66],[67]],"n":2})");
+  std::vector<std::vector<Json>> prompts(4);
+  for (const std::string& event : data_of_events(completions.body)) {
+    if (event == "[DONE]") break;
+    const Json choice = Json::parse(event)["choices"][0];
+    prompts[choice["index"].get<size_t>()].push_back(choice.value("prompt_token_ids", Json()));
+  }
+  for (size_t i = 0; i < prompts.size(); ++i) {
+    ASSERT_GT(prompts[i].size(), 1U);
+    EXPECT_EQ(prompts[i][0], i < 2 ? Json({65, 66}) : Json::array({67})) << i;
+    for (size_t k = 1; k < prompts[i].size(); ++k) EXPECT_EQ(prompts[i][k], nullptr) << i;
+  }
+  const HttpReply chat =
+      post(server, kChatPath, chat_body("," + asked.substr(0, asked.size() - 1)));
+  const std::vector<std::string> events = data_of_events(chat.body);
+  ASSERT_GT(events.size(), 3U);
+  const std::vector<TokenId> prompt = engine.submitted().back().prompt;
+  EXPECT_EQ(Json::parse(events[0])["prompt_token_ids"], Json(prompt));
+  for (size_t i = 1; i + 1 < events.size(); ++i) {
+    EXPECT_FALSE(Json::parse(events[i]).contains("prompt_token_ids")) << events[i];
+  }
+  const HttpReply without = post(server, kChatPath, chat_body(R"(,"stream":true)"));
+  EXPECT_EQ(without.body.find("prompt_token_ids"), std::string::npos);
+}
+
 TEST(Completions, EchoComesBeforeTheAnswerOnce) {
   FakeEngine engine;
   RunningServer server(engine);
