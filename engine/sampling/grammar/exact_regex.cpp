@@ -6,25 +6,12 @@
 #include <optional>
 #include <utility>
 
-#include "engine/core/hex.h"
 #include "engine/sampling/grammar/character_set.h"
 #include "engine/sampling/grammar/schema_pattern.h"
+#include "engine/sampling/grammar/written_character.h"
 
 namespace sluice {
 namespace {
-
-// The number of exactly `count` hexadecimal digits at the front; -1: there are fewer.
-int32_t hex_number(std::string_view text, size_t count) {
-  if (text.size() < count) return -1;
-  int32_t value = 0;
-  for (const char c : text.substr(0, count)) {
-    if (hex_digit(c) < 0 || value > CharacterSet::kLast) return -1;
-    value = 16 * value + hex_digit(c);
-  }
-  return value <= CharacterSet::kLast ? value : -1;
-}
-
-constexpr bool is_half(int32_t character) { return character >= 0xD800 && character <= 0xDFFF; }
 
 // White space as XGrammar has it for \s, so that classes and escapes alone agree.
 const CharacterSet& white_space() {
@@ -92,6 +79,12 @@ class RegexRewriter {
       rest_.remove_prefix(1);
     } else {
       if (c == '{') check_counts();
+      if (const size_t name = c == '(' ? group_name_length(rest_.substr(1)) : 0; name > 0) {
+        out_ += "(?:";
+        rest_.remove_prefix(1 + name);
+        is_behind_piece_ = false;
+        return;
+      }
       // A quantifier after these is one of a quantifier, or of a group.
       is_behind_piece_ = std::string_view("(|*+?{}^").find(c) == std::string_view::npos;
       copy(1);
@@ -118,54 +111,26 @@ class RegexRewriter {
 
   // The character of the escape at the front of `text`, which is taken away; -1: it is none.
   int32_t escaped_character(std::string_view& text) {
-    if (text.size() < 2 || text[0] != '\\') return -1;
-    size_t length = 0;
+    if (!text.starts_with('\\')) return -1;
+    std::string_view rest = text.substr(1);
     int32_t character = -1;
-    const std::string_view digits = text.substr(2);
-    switch (text[1]) {
-      case 'x':
-        character = hex_number(digits, 2);
-        length = 4;
-        break;
-      case 'U':
-        character = hex_number(digits, 8);
-        length = 10;
-        break;
-      case 'u':
-        if (digits.starts_with('{')) {
-          const size_t end = digits.find('}');
-          if (end == std::string_view::npos || end < 2 || end > 7) return -1;
-          character = hex_number(digits.substr(1), end - 1);
-          length = end + 3;
-        } else {
-          character = hex_number(digits, 4);
-          length = 6;
-        }
-        break;
-      case '0':
-        character = 0;
-        length = 2;
-        while (length < 4 && length < text.size() && text[length] >= '0' && text[length] <= '7') {
-          character = 8 * character + (text[length++] - '0');
-        }
-        break;
-      default:
-        return -1;
+    if (rest.starts_with('U')) {
+      character = hex_number(rest.substr(1), 8);
+      if (character >= 0) rest.remove_prefix(9);
+    } else if (rest.starts_with('0')) {
+      size_t length = 1;
+      for (character = 0; length < std::min<size_t>(3, rest.size()); ++length) {
+        if (rest[length] < '0' || rest[length] > '7') break;
+        character = 8 * character + (rest[length] - '0');
+      }
+      rest.remove_prefix(length);
+    } else {
+      character = take_hex_escape(rest);
     }
-    if (character < 0) return -1;
-    text.remove_prefix(length);
-    return is_half(character) ? whole_pair(character, text) : character;
-  }
-
-  // Both halves of a pair are one character.
-  int32_t whole_pair(int32_t first, std::string_view& text) {
-    const int32_t second = text.starts_with("\\u") ? hex_number(text.substr(2), 4) : -1;
-    if (first >= 0xDC00 || second < 0xDC00 || second > 0xDFFF) {
-      error_ = "the regular expression has half of a surrogate pair";
-      return 0;
-    }
-    text.remove_prefix(6);
-    return 0x10000 + ((first - 0xD800) << 10) + (second - 0xDC00);
+    if (character >= 0) text = rest;
+    if (!is_half_of_pair(character)) return character;
+    error_ = "the regular expression has half of a surrogate pair";
+    return 0;
   }
 
   void escape() {
@@ -183,19 +148,8 @@ class RegexRewriter {
   std::optional<CharacterSet> class_member(std::string_view& text) {
     if (text.empty()) return std::nullopt;
     if (text[0] == '\\') return escaped_member(text);
-    int32_t character = static_cast<unsigned char>(text[0]);
-    size_t length = 1;
-    if (character >= 0xC0) {
-      length = character >= 0xF0 ? 4 : character >= 0xE0 ? 3 : 2;
-      character &= 0xFF >> (length + 1);
-      if (text.size() < length) return std::nullopt;
-      for (size_t i = 1; i < length; ++i) {
-        character = character << 6 | (static_cast<unsigned char>(text[i]) & 0x3F);
-      }
-    } else if (character >= 0x80) {
-      return std::nullopt;
-    }
-    text.remove_prefix(length);
+    const int32_t character = take_character(text);
+    if (character < 0) return std::nullopt;
     return CharacterSet(character, character);
   }
 

@@ -12,9 +12,9 @@
 namespace sluice {
 
 // An expression for the same texts. Classes are written anew, escapes of characters become them,
-// and optional pieces become counts. What is not known here stays, for the library to refuse.
-// kUnsupported: a count above `max_count`, half of a surrogate pair, a class without a character, a
-// range of a class with more than a character at an end. Any thread.
+// optional pieces become counts, and groups lose their names. What is not known here stays, for the
+// library to refuse. kUnsupported: a count above `max_count`, half of a surrogate pair, a class
+// without a character, a range of a class with more than a character at an end. Any thread.
 [[nodiscard]] Expected<std::string> exact_regex(std::string_view regex, int64_t max_count);
 
 // A grammar in EBNF where "\x" has two digits, as GBNF has it.

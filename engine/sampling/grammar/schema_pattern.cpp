@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "engine/sampling/grammar/character_set.h"
+#include "engine/sampling/grammar/written_character.h"
 
 namespace sluice {
 namespace {
@@ -128,8 +129,6 @@ class PatternWriter {
       : rest_(pattern), max_count_(max_count) {}
 
   std::optional<std::string> whole(const StringSize& size) {
-    const bool is_ascii = std::ranges::all_of(rest_, [](char c) { return c >= 0x20 && c <= 0x7E; });
-    if (!is_ascii) return std::nullopt;
     const StringSize own = alternatives(0);
     if (failed_ || !rest_.empty() || !fit(own, size)) return std::nullopt;
     return std::move(out_);
@@ -284,7 +283,9 @@ class PatternWriter {
   StringSize atom(int depth) {
     if (peek() == '(') {
       take();
-      if (peek() == '?') {
+      if (const size_t name = group_name_length(rest_); name > 0) {
+        rest_.remove_prefix(name);
+      } else if (peek() == '?') {
         take();
         if (take() != ':') fail();
       }
@@ -297,8 +298,7 @@ class PatternWriter {
   }
 
   void character() {
-    const char c = take();
-    switch (c) {
+    switch (const int32_t c = take_any()) {
       case '[':
         return character_class();
       case '.':
@@ -323,11 +323,19 @@ class PatternWriter {
     if (!failed_) out_ += json_character(set);
   }
 
+  // Takes a character of any size.
+  int32_t take_any() {
+    const int32_t c = take_character(rest_);
+    if (c < 0) fail();
+    return std::max(c, 0);
+  }
+
   // The characters of an escape, whose backslash has been taken.
   CharacterSet escape() {
     static constexpr std::string_view kControlLetters = "fnrtv";
     static constexpr std::string_view kControls = "\f\n\r\t\v";
     static constexpr std::string_view kPunctuation = R"(^$.|?*+()[]{}-/\"!#%&',:;<=>@_`~ )";
+    if (peek() == 'x' || peek() == 'u') return hex_escape();
     const char c = take();
     if (const std::optional<CharacterSet> set = named_set(c)) return *set;
     if (const size_t at = kControlLetters.find(c); at != std::string_view::npos) {
@@ -337,8 +345,14 @@ class PatternWriter {
     return CharacterSet(c, c);
   }
 
+  CharacterSet hex_escape() {
+    const int32_t c = take_hex_escape(rest_);
+    if (c < 0 || is_half_of_pair(c)) fail();
+    return failed_ ? CharacterSet() : CharacterSet(c, c);
+  }
+
   CharacterSet class_member() {
-    const char c = take();
+    const int32_t c = take_any();
     return c == '\\' ? escape() : CharacterSet(c, c);
   }
 

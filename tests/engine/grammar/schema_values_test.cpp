@@ -323,6 +323,48 @@ TEST(SchemaValues, PatternsTakeEscapesThatTheyMean) {
                     R"({"b\n": null})"));
 }
 
+TEST(SchemaValues, PatternsHaveCharactersOfAllLanguages) {
+  const auto matches = [](const std::string& pattern, const std::string& text) {
+    return takes(Json({{"type", "string"}, {"pattern", pattern}}).dump(), Json(text).dump());
+  };
+  EXPECT_TRUE(matches("^ä+$", "ää"));
+  EXPECT_FALSE(matches("^ä+$", "äa"));
+  EXPECT_TRUE(matches("^[é-ü]{2}$", "éü"));
+  EXPECT_FALSE(matches("^[é-ü]{2}$", "éÉ"));
+  EXPECT_TRUE(matches("^[^é]$", "日"));
+  EXPECT_FALSE(matches("^[^é]$", "é"));
+  EXPECT_TRUE(matches("日本", "in 日本."));
+  EXPECT_FALSE(matches("日本", "日."));
+  EXPECT_TRUE(matches(R"(^[\u4e00-\u9fff\u{3040}-\u{30ff}]+$)", "日本ひ"));
+  EXPECT_FALSE(matches(R"(^[\u4e00-\u9fff]+$)", "ひ"));
+  EXPECT_TRUE(matches(R"(^\xe9\u00e91\x41b$)", "éé1Ab"));
+  EXPECT_TRUE(matches(R"(^\ud83d\ude00$)", "😀"));
+  EXPECT_TRUE(matches("^[😀-😎]$", "😃"));
+  EXPECT_TRUE(matches(R"(^\u0022\u000a\x5c$)", "\"\n\\"));
+  const std::string bounded = R"({"type":"string","pattern":"^ä*$","maxLength":3})";
+  EXPECT_TRUE(takes(bounded, "\"äää\""));
+  EXPECT_FALSE(takes(bounded, "\"ääää\""));
+  for (const char* pattern : {R"(^\ud83d$)", R"(^\ude00\ud83d$)", R"([\ud83d])", R"(^\u12$)", R"(\x4)"}) {
+    EXPECT_EQ(strict_refusal(Json({{"type", "string"}, {"pattern", pattern}}).dump()),
+              "unsupported keyword 'pattern' at #")
+        << pattern;
+  }
+}
+
+TEST(SchemaValues, GroupsOfPatternsMayHaveNames) {
+  for (const char* pattern : {"^(?<y>[0-9]{2})-(?<m_1>a|b)?$", "^(?P<y>[0-9]{2})-(?P<m_1>a|b)?$"}) {
+    const std::string schema = Json({{"type", "string"}, {"pattern", pattern}}).dump();
+    EXPECT_TRUE(takes(schema, "\"12-a\"")) << pattern;
+    EXPECT_TRUE(takes(schema, "\"12-\"")) << pattern;
+    EXPECT_FALSE(takes(schema, "\"12-c\"")) << pattern;
+  }
+  for (const char* pattern : {"^(?<=a)b", "^(?<!a)b", "(?<y", "(?P=y)", "(?<>a)", R"((?<y>a)\k<y>)"}) {
+    EXPECT_EQ(strict_refusal(Json({{"type", "string"}, {"pattern", pattern}}).dump()),
+              "unsupported keyword 'pattern' at #")
+        << pattern;
+  }
+}
+
 TEST(SchemaValues, HalvesOfPairsAreNoCharacters) {
   for (const char* keywords : {R"("pattern":"^.*$")",
                                R"("pattern":"^[^a]*$")",

@@ -43,9 +43,12 @@ GIVEN = [
     (r"(\d{1,3}\.){3}\d{1,3}", "1.22.333.4"), (r"-?\d+(\.\d+)?", "-1.5"), (r"(foo|)x", "foox"),
     (r"a{2,3}b", "aaab"), (r"(?:é|日){2}", "é日"), (r"\D{2}", "ab"), (r"\W{2}", "-."),
     (r".{3}", "a😀b"), (r"a.c", "abc"), (r"[.]{2}", ".."), (r'"[^"]*"', '"ab"'),
+    (r"(?P<year>\d{2})-(?P<m_1>a|b)?", "12-a"), (r"(?P<a>x)+", "xx"),
 ]
-# Pairs of escapes are one character to JavaScript, and to clients that write JSON in ASCII.
+# What JavaScript writes in another way: a pair of escapes is one character to it, and to clients that
+# write JSON in ASCII, and names of groups have no P.
 PAIRS = [
+    (r"(?<y>\d{2})-(?<m>a)?", r"(?P<y>\d{2})-(?P<m>a)?", "12-a"),
     (r"\ud83d\ude00", r"\U0001f600", "😀"), (r"\ud83d\ude00a", r"\U0001f600a", "😀a"),
     (r"[\ud83d\ude00-\ud83d\ude4f]{2}", r"[\U0001f600-\U0001f64f]{2}", "😀😎"),
 ]
