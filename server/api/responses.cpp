@@ -216,7 +216,7 @@ Expected<DecodedRequest> decode(const FrontEnd& front_end,
     record.store = front_end.responses.get();
   }
   auto format =
-      std::make_unique<ResponsesFormat>(context.tokenizer, request->model, std::move(record));
+      std::make_unique<ResponsesFormat>(context.tokenizer, *request, std::move(record));
   return DecodedRequest{std::move(*request), std::move(format)};
 }
 

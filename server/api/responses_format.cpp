@@ -87,14 +87,14 @@ std::string response_settings(const Json& body,
 }
 
 ResponsesFormat::ResponsesFormat(const Tokenizer& tokenizer,
-                                 std::string_view model,
+                                 const GenerationRequest& request,
                                  ResponseRecord record)
     : id_(random_id("resp_")),
-      model_(model),
+      model_(request.model),
       created_(static_cast<int64_t>(std::time(nullptr))),
       record_(std::move(record)),
-      tokens_(tokenizer, Endpoint::kChat, /*skip_special_tokens=*/true),
-      event_tokens_(tokenizer, Endpoint::kResponses, /*skip_special_tokens=*/true) {}
+      tokens_(tokenizer, Endpoint::kChat, request.skip_special_tokens),
+      event_tokens_(tokenizer, Endpoint::kResponses, request.skip_special_tokens) {}
 
 void ResponsesFormat::add_token(size_t, const TokenOutput& output) {
   if (!request_->wants_logprobs) return;

@@ -43,7 +43,9 @@ std::string response_settings(const nlohmann::ordered_json& body,
 
 class ResponsesFormat final : public AnswerFormat {
  public:
-  ResponsesFormat(const Tokenizer& tokenizer, std::string_view model, ResponseRecord record);
+  ResponsesFormat(const Tokenizer& tokenizer,
+                  const GenerationRequest& request,
+                  ResponseRecord record);
 
   [[nodiscard]] const std::string& id() const override { return id_; }
 

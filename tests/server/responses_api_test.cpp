@@ -435,6 +435,39 @@ TEST_F(ResponsesApi, LogprobsOfTheTextAreInTheAnswer) {
   EXPECT_TRUE(ok(R"("store":false)")["output"][0]["content"][0]["logprobs"].empty());
 }
 
+TEST_F(ResponsesApi, SamplingFieldsOfVllmHaveTheirEffect) {
+  engine_.say("Hello");
+  const HttpReply reply = ask(
+      R"("min_p":0.25,"top_k":5,"seed":9,"presence_penalty":0.5,"frequency_penalty":-0.5,)"
+      R"("repetition_penalty":1.5,"min_tokens":2,"stop_token_ids":[7],"logit_bias":{"65":-1},)"
+      R"("bad_words":["q"],"priority":3,"max_queue_wait_ms":60000,"cache_salt":"s",)"
+      R"("structured_outputs":{"regex":"Hel+o"},"stop":["lo"],"include_stop_str_in_output":true)");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  EXPECT_EQ(reply.header("x-sluice-ignored-arguments"), "");
+  EXPECT_EQ(Json::parse(reply.body)["output"][0]["content"][0]["text"], "Hello");
+  const ValidRequest request = engine_.submitted().back();
+  const SamplingParams& sampling = request.sampling;
+  EXPECT_EQ(sampling.min_p, 0.25F);
+  EXPECT_EQ(sampling.top_k, 5);
+  EXPECT_EQ(sampling.seed, 9U);
+  EXPECT_EQ(sampling.presence_penalty, 0.5F);
+  EXPECT_EQ(sampling.frequency_penalty, -0.5F);
+  EXPECT_EQ(sampling.repetition_penalty, 1.5F);
+  EXPECT_EQ(sampling.min_tokens, 2);
+  EXPECT_EQ(sampling.logit_bias.size(), 1U);
+  EXPECT_EQ(sampling.bad_words.size(), 1U);
+  EXPECT_EQ(request.priority, 3);
+  EXPECT_EQ(request.max_queue_wait_ms, 60000);
+  ASSERT_NE(request.grammar, nullptr);
+  EXPECT_EQ(request.grammar->text, "Hel+o");
+  EXPECT_EQ(ok(R"("stop":"l")")["output"][0]["content"][0]["text"], "He");
+  EXPECT_NE(engine_.submitted().back().tenant_salt, request.tenant_salt);
+  EXPECT_EQ(ok(R"("ignore_eos":true,"max_output_tokens":9)")["usage"]["output_tokens"], 9);
+  const HttpReply refused = ask(R"("stop":[""])");
+  EXPECT_EQ(refused.status, 400);
+  EXPECT_EQ(Json::parse(refused.body)["error"]["param"], "stop");
+}
+
 TEST_F(ResponsesApi, UsageSaysWhatTheCacheTook) {
   EXPECT_TRUE(
       ok(R"("store":false)")["usage"]["input_tokens_details"].contains("cache_write_tokens"));
