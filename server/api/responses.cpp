@@ -161,7 +161,7 @@ void add_input_items(const Json& body, ResponseRecord& record) {
     const bool is_message = item["type"] == "message";
     Json& id = item["id"];
     if (!id.is_string()) id = random_id(is_message ? "msg_" : "item_");
-    if (is_message) item["status"] = "completed";
+    if (is_message && find_field(item, "status") == nullptr) item["status"] = "completed";
     if (is_message && item["content"].is_string()) {
       const bool is_answer = item["role"] == "assistant";
       Json part = {{"type", is_answer ? "output_text" : "input_text"}, {"text", item["content"]}};
@@ -174,6 +174,14 @@ void add_input_items(const Json& body, ResponseRecord& record) {
     record.items += text;
   }
   record.items += ']';
+}
+
+// The text of a message: a string, or parts.
+std::string text_of_content(const Json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  std::string text;
+  for (const Json& part : content) text += string_member(part, "text");
+  return text;
 }
 
 Expected<DecodedRequest> decode(const FrontEnd& front_end,
@@ -210,6 +218,10 @@ Expected<DecodedRequest> decode(const FrontEnd& front_end,
   if (is_stored) {
     Json messages = chat["messages"];
     if (find_field(body, "instructions") != nullptr) messages.erase(0);
+    if (chat.contains("continue_final_message")) {
+      record.begun = text_of_content(messages.back()["content"]);
+      messages.erase(messages.size() - 1);
+    }
     record.messages = messages.dump(-1, ' ', false, Json::error_handler_t::replace);
     add_input_items(body, record);
     record.tenant = exchange.tenant_salt;

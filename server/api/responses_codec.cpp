@@ -241,6 +241,16 @@ Expected<Json> read_messages(const Json& body, const Json& earlier, IgnoredArgum
   return conversation.take();
 }
 
+// Tells whether the input ends within an answer, which goes on.
+bool ends_within_answer(const Json& input) {
+  if (!input.is_array() || input.empty()) return false;
+  const Json& last = input.back();
+  const std::string type = string_member(last, "type");
+  const std::string status = string_member(last, "status");
+  return (type.empty() || type == "message") && string_member(last, "role") == "assistant" &&
+         (status == "in_progress" || status == "incomplete");
+}
+
 // `text`: its format is the chat's response_format; how wordy an answer is, is up to the model.
 Expected<void> add_text_format(const Json& text, Json& chat) {
   if (!text.is_object()) {
@@ -330,6 +340,7 @@ Expected<Json> chat_of_responses(const Json& body,
   }
   if (const Json* text = find_field(body, "text")) SLUICE_TRY_VOID(add_text_format(*text, chat));
   SLUICE_TRY_VOID(add_logprobs(body, chat));
+  if (ends_within_answer(body["input"])) chat["continue_final_message"] = true;
   return chat;
 }
 

@@ -16,7 +16,8 @@ class IgnoredArguments;
 
 // `body`: an object that passed check_parameters(Endpoint::kResponses), whose `include`, if any, is
 // an array of strings. `earlier`: messages of the conversation before it, an array, without
-// instructions. Returns the body of a chat with the same meaning, and in `tools` the client's names
+// instructions. Returns the body of a chat with the same meaning, which continues an answer that the
+// input ends with and that is in progress or incomplete, and in `tools` the client's names
 // of its tools. Content that the model cannot take is refused by name; tools of OpenAI's servers,
 // and what they left in the history, go to `ignored`. Errors name this API's fields.
 Expected<nlohmann::ordered_json> chat_of_responses(const nlohmann::ordered_json& body,

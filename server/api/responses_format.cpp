@@ -230,7 +230,7 @@ void ResponsesFormat::store(const std::string& response) const {
   if (messages.size() > 1) messages += ',';
   JsonWriter json(messages);
   json.open_object().key("role").string("assistant");
-  json.key("content").string(joined_text(parts_, PieceKind::kContent));
+  json.key("content").string(record_.begun + joined_text(parts_, PieceKind::kContent));
   const std::string reasoning = joined_text(parts_, PieceKind::kReasoning);
   if (!reasoning.empty()) json.key("reasoning_content").string(reasoning);
   bool has_calls = false;

@@ -468,6 +468,33 @@ TEST_F(ResponsesApi, SamplingFieldsOfVllmHaveTheirEffect) {
   EXPECT_EQ(Json::parse(refused.body)["error"]["param"], "stop");
 }
 
+TEST_F(ResponsesApi, AnAnswerThatTheInputHasBegunGoesOn) {
+  engine_.say(" upon a time");
+  const auto input = [](const std::string& last) {
+    return R"({"instructions":"Tell.","input":[{"role":"user","content":"a"},)"
+           R"({"type":"message","role":"assistant",)" + last + "}]}";
+  };
+  for (const char* content : {R"("content":"Once")",
+                              R"("content":[{"type":"output_text","text":"Once"}])"}) {
+    for (const char* status : {"in_progress", "incomplete"}) {
+      const HttpReply reply = send(
+          "POST", kResponses, input(std::string(content) + R"(,"status":")" + status + "\""));
+      ASSERT_EQ(reply.status, 200) << reply.body;
+      EXPECT_TRUE(last_prompt().ends_with("<|im_start|>assistant\nOnce")) << last_prompt();
+      // Later it is one message.
+      const Json answer = Json::parse(reply.body);
+      const std::string next = R"({"input":"b","previous_response_id":)" + answer["id"].dump();
+      ASSERT_EQ(send("POST", kResponses, next + "}").status, 200);
+      EXPECT_TRUE(holds(last_prompt(), "assistant\nOnce upon a time<|im_end|>")) << last_prompt();
+      EXPECT_FALSE(holds(last_prompt(), "Once<|im_end|>")) << last_prompt();
+    }
+    const HttpReply whole =
+        send("POST", kResponses, input(std::string(content) + R"(,"status":"completed")"));
+    ASSERT_EQ(whole.status, 200) << whole.body;
+    EXPECT_TRUE(last_prompt().ends_with("Once<|im_end|>\n<|im_start|>assistant\n"));
+  }
+}
+
 TEST_F(ResponsesApi, UsageSaysWhatTheCacheTook) {
   EXPECT_TRUE(
       ok(R"("store":false)")["usage"]["input_tokens_details"].contains("cache_write_tokens"));
