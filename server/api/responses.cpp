@@ -132,6 +132,7 @@ struct ReadRequest {
   Json body;
   Json chat;
   std::vector<ResponseTool> tools;
+  std::vector<size_t> items;  // of the chat's messages
 };
 
 Expected<ReadRequest> read_request(const FrontEnd& front_end, Exchange& exchange) {
@@ -145,7 +146,9 @@ Expected<ReadRequest> read_request(const FrontEnd& front_end, Exchange& exchange
         *front_end.responses, exchange.tenant_salt, front_end.config.max_body_bytes, *input));
   }
   SLUICE_TRY(const Json earlier, earlier_messages(front_end, exchange.tenant_salt, read.body));
-  SLUICE_TRY(read.chat, chat_of_responses(read.body, earlier, exchange.ignored, read.tools));
+  SLUICE_TRY(
+      read.chat,
+      chat_of_responses(read.body, earlier, exchange.ignored, read.tools, &read.items));
   return read;
 }
 
@@ -206,7 +209,9 @@ Expected<DecodedRequest> decode(const FrontEnd& front_end,
   }
   const bool may_drop = truncation != nullptr && *truncation == "auto";
   auto request = validate_chat(context, chat, may_drop, exchange.ignored);
-  if (!request) return tl::unexpected(with_names(std::move(request).error(), responses_names()));
+  if (!request) {
+    return tl::unexpected(with_responses_names(std::move(request).error(), read.items));
+  }
   name_grammars(*request, responses_names());
   ResponseRecord record;
   const bool is_stored = wants_store && front_end.responses->is_on();
@@ -276,7 +281,7 @@ Expected<std::string> count_tokens(const FrontEnd& front_end,
   SLUICE_TRY(const ReadRequest read, read_request(front_end, exchange));
   SLUICE_TRY_VOID(resolve_model(context.model_names, read.chat));
   const auto prompt = chat_prompt(context, read.chat);
-  if (!prompt) return tl::unexpected(with_names(prompt.error(), responses_names()));
+  if (!prompt) return tl::unexpected(with_responses_names(prompt.error(), read.items));
   std::string out;
   JsonWriter json(out);
   json.open_object().key("object").string("response.input_tokens");

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
@@ -43,14 +44,17 @@ constexpr std::array<std::string_view, 12> kHostedItems = {"web_search_call",
                                                            "tool_search_call",
                                                            "tool_search_output"};
 
+constexpr size_t kNoItem = static_cast<size_t>(-1);
+
 // An assistant's turn is several items: reasoning, messages, calls. They are one message.
 class Conversation {
  public:
   Conversation(Json messages, IgnoredArguments& ignored)
-      : messages_(std::move(messages)), ignored_(ignored) {}
+      : messages_(std::move(messages)), ignored_(ignored), items_(messages_.size(), kNoItem) {}
 
   Expected<void> add(const Json& item, const std::string& place);
-  Json take();
+  // Gives the messages, and for each of them the index of its item; kNoItem: it has none.
+  Json take(std::vector<size_t>* items);
 
  private:
   Expected<void> add_message(const Json& item, const std::string& place);
@@ -61,28 +65,42 @@ class Conversation {
   Expected<void> add_reasoning(const Json& item, const std::string& place);
   Json& turn();
   void end_turn();
+  void push(Json message, size_t item);
 
   Json messages_;
   IgnoredArguments& ignored_;
-  Json turn_;  // an assistant's message that may grow; null: none
+  std::vector<size_t> items_;  // by message
+  size_t num_added_ = 0;
+  Json turn_;             // an assistant's message that may grow; null: none
+  size_t turn_item_ = 0;  // the item with its text, or its first
 };
 
 Json& Conversation::turn() {
-  if (turn_.is_null()) turn_ = {{"role", "assistant"}, {"content", nullptr}};
+  if (turn_.is_null()) {
+    turn_ = {{"role", "assistant"}, {"content", nullptr}};
+    turn_item_ = num_added_ - 1;
+  }
   return turn_;
 }
 
 void Conversation::end_turn() {
-  if (!turn_.is_null()) messages_.push_back(std::move(turn_));
+  if (!turn_.is_null()) push(std::move(turn_), turn_item_);
   turn_ = nullptr;
 }
 
-Json Conversation::take() {
+void Conversation::push(Json message, size_t item) {
+  messages_.push_back(std::move(message));
+  items_.push_back(item);
+}
+
+Json Conversation::take(std::vector<size_t>* items) {
   end_turn();
+  if (items != nullptr) *items = std::move(items_);
   return std::move(messages_);
 }
 
 Expected<void> Conversation::add(const Json& item, const std::string& place) {
+  ++num_added_;
   if (!item.is_object()) return invalid(place + " must be an object.", "input");
   const std::string type = string_member(item, "type");
   if (type.empty() || type == "message") return add_message(item, place);
@@ -118,8 +136,9 @@ Expected<void> Conversation::add_message(const Json& item, const std::string& pl
   }
   if (role == "assistant") {
     turn()["content"] = *content;
+    turn_item_ = num_added_ - 1;
   } else {
-    messages_.push_back({{"role", role}, {"content", *content}});
+    push({{"role", role}, {"content", *content}}, num_added_ - 1);
   }
   return {};
 }
@@ -194,9 +213,10 @@ Expected<void> Conversation::add_output(const Json& item, const std::string& pla
   }
   end_turn();
   const bool is_shell = output->is_array() && item["type"] == "shell_call_output";
-  messages_.push_back({{"role", "tool"},
-                       {"tool_call_id", id},
-                       {"content", is_shell ? Json(shell_text(*output)) : *output}});
+  push({{"role", "tool"},
+        {"tool_call_id", id},
+        {"content", is_shell ? Json(shell_text(*output)) : *output}},
+       num_added_ - 1);
   return {};
 }
 
@@ -217,7 +237,10 @@ Expected<void> Conversation::add_reasoning(const Json& item, const std::string& 
   return {};
 }
 
-Expected<Json> read_messages(const Json& body, const Json& earlier, IgnoredArguments& ignored) {
+Expected<Json> read_messages(const Json& body,
+                             const Json& earlier,
+                             IgnoredArguments& ignored,
+                             std::vector<size_t>* items) {
   Json messages = Json::array();
   if (const Json* instructions = find_field(body, "instructions")) {
     if (!instructions->is_string())
@@ -230,7 +253,7 @@ Expected<Json> read_messages(const Json& body, const Json& earlier, IgnoredArgum
   Conversation conversation(std::move(messages), ignored);
   if (input->is_string()) {
     SLUICE_TRY_VOID(conversation.add({{"role", "user"}, {"content", *input}}, "input"));
-    return conversation.take();
+    return conversation.take(nullptr);
   }
   if (!input->is_array() || input->empty()) {
     return invalid("input must be a string or an array of items that is not empty.", "input");
@@ -238,7 +261,7 @@ Expected<Json> read_messages(const Json& body, const Json& earlier, IgnoredArgum
   for (size_t i = 0; i < input->size(); ++i) {
     SLUICE_TRY_VOID(conversation.add((*input)[i], "input[" + std::to_string(i) + "]"));
   }
-  return conversation.take();
+  return conversation.take(items);
 }
 
 // Tells whether the input ends within an answer, which goes on.
@@ -286,9 +309,10 @@ Expected<void> add_logprobs(const Json& body, Json& chat) {
 Expected<Json> chat_of_responses(const Json& body,
                                  const Json& earlier,
                                  IgnoredArguments& ignored,
-                                 std::vector<ResponseTool>& tools) {
+                                 std::vector<ResponseTool>& tools,
+                                 std::vector<size_t>* items) {
   Json chat = Json::object();
-  SLUICE_TRY(chat["messages"], read_messages(body, earlier, ignored));
+  SLUICE_TRY(chat["messages"], read_messages(body, earlier, ignored, items));
   for (const char* name : {"model",
                            "temperature",
                            "top_p",
@@ -367,6 +391,22 @@ std::span<const FieldName> responses_names() {
       {".function", ""},
   }};
   return kNames;
+}
+
+Error with_responses_names(Error error, std::span<const size_t> items) {
+  constexpr std::string_view kPlace = "messages[";
+  size_t message = 0;
+  const char* const end = error.message.data() + error.message.size();
+  if (error.message.starts_with(kPlace)) {
+    const auto [behind, fault] =
+        std::from_chars(error.message.data() + kPlace.size(), end, message);
+    if (fault == std::errc() && behind != end && *behind == ']') {
+      const bool is_known = message < items.size() && items[message] != kNoItem;
+      const std::string place = is_known ? "input[" + std::to_string(items[message]) + "]" : "input";
+      error.message = place + std::string(behind + 1, end);
+    }
+  }
+  return with_names(std::move(error), responses_names());
 }
 
 }  // namespace sluice

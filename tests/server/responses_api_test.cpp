@@ -495,6 +495,32 @@ TEST_F(ResponsesApi, AnAnswerThatTheInputHasBegunGoesOn) {
   }
 }
 
+// Messages of the chat are fewer than items, or more.
+TEST_F(ResponsesApi, ErrorsNameTheItemOfTheInput) {
+  const std::string image = R"({"role":"user","content":[{"type":"input_image","image_url":"x"}]})";
+  const std::string turn = R"({"type":"reasoning","summary":[{"type":"summary_text","text":"t"}]},)"
+                           R"({"role":"assistant","content":"b"},{"type":"function_call",)"
+                           R"("call_id":"c","name":"f","arguments":"{}"},)"
+                           R"({"type":"function_call_output","call_id":"c","output":"o"},)";
+  const auto error_of = [&](const std::string& path, const std::string& items) {
+    const HttpReply reply = send(
+        "POST", path, R"({"instructions":"i","input":[)" + items + "]}");
+    EXPECT_EQ(reply.status, 400) << reply.body;
+    const Json error = Json::parse(reply.body)["error"];
+    EXPECT_EQ(error["param"], "input");
+    return error["message"].get<std::string>();
+  };
+  for (const char* path : {kResponses, "/v1/responses/input_tokens"}) {
+    EXPECT_TRUE(error_of(path, image).starts_with("input[0].content[0]")) << error_of(path, image);
+    const std::string late = error_of(path, turn + image);
+    EXPECT_TRUE(late.starts_with("input[4].content[0]")) << late;
+  }
+  const std::string said = error_of(
+      kResponses, turn.substr(0, turn.find(R"({"role")")) +
+                      R"({"role":"assistant","content":[{"type":"input_image","image_url":"x"}]})");
+  EXPECT_TRUE(said.starts_with("input[1].content[0]")) << said;
+}
+
 TEST_F(ResponsesApi, UsageSaysWhatTheCacheTook) {
   EXPECT_TRUE(
       ok(R"("store":false)")["usage"]["input_tokens_details"].contains("cache_write_tokens"));
