@@ -65,10 +65,16 @@ void write_model(JsonWriter& json,
   json.close_object().close_object();
 }
 
-void write_anthropic_model(JsonWriter& json, const FrontEnd& front_end, const std::string& name) {
+void write_anthropic_model(JsonWriter& json,
+                           const FrontEnd& front_end,
+                           const ServedModel& served,
+                           const std::string& name) {
+  const ModelInfo& model = served.engine.model();
+  const int64_t most = model.max_output_tokens > 0 ? model.max_output_tokens : model.max_model_len;
   json.open_object().key("type").string("model").key("id").string(name);
   json.key("display_name").string(name).key("created_at").string(utc_text(front_end.created));
-  json.close_object();
+  json.key("lifecycle").string("active").key("max_input_tokens").integer(model.max_model_len);
+  json.key("max_tokens").integer(most).close_object();
 }
 
 // Some of the models that a client lists page by page.
@@ -102,7 +108,9 @@ Expected<ModelPage> page_of(std::span<const NamedModel> models, std::string_view
 
 void write_anthropic_models(JsonWriter& json, const FrontEnd& front_end, const ModelPage& page) {
   json.open_object().key("data").open_array();
-  for (const NamedModel& model : page.models) write_anthropic_model(json, front_end, model.name);
+  for (const NamedModel& model : page.models) {
+    write_anthropic_model(json, front_end, *model.served, model.name);
+  }
   json.close_array().key("has_more").boolean(page.has_more);
   if (page.models.empty()) {
     json.key("first_id").null().key("last_id").null();
@@ -149,7 +157,7 @@ void handle_model(FrontEnd& front_end, Exchange exchange) {
   HttpResponse response;
   JsonWriter json(response.body);
   if (exchange.request.is_anthropic) {
-    write_anthropic_model(json, front_end, name);
+    write_anthropic_model(json, front_end, *found->served, name);
   } else {
     write_model(json, front_end, *found->served, name);
   }

@@ -325,6 +325,14 @@ TEST_F(MessagesApi, ModelsAreListedInTheFormOfTheClient) {
   EXPECT_EQ(model["type"], "model");
   EXPECT_EQ(model["display_name"], model["id"]);
   EXPECT_TRUE(model["created_at"].get<std::string>().ends_with("Z")) << model;
+  EXPECT_EQ(model["lifecycle"], "active");
+  EXPECT_EQ(model["max_input_tokens"], kContext);
+  EXPECT_EQ(model["max_tokens"], kContext);
+  client.request("GET",
+                 "/v1/models/" + model["id"].get<std::string>(),
+                 "",
+                 "anthropic-version: 2023-06-01\r\n");
+  EXPECT_EQ(Json::parse(client.read_reply().body), model);
   EXPECT_EQ(list["first_id"], model["id"]);
 }
 
