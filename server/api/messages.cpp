@@ -43,7 +43,10 @@ Expected<DecodedRequest> decode(const ValidationContext& shared, Exchange& excha
   auto request = validate_parameters(context, chat, Endpoint::kChat, exchange.ignored);
   if (!request) return tl::unexpected(with_names(std::move(request).error(), messages_names()));
   name_grammars(*request, messages_names());
-  auto format = std::make_unique<MessagesFormat>(request->model);
+  // The format needs to know where there were thoughts.
+  const bool omits_thinking = !request->include_reasoning;
+  request->include_reasoning = true;
+  auto format = std::make_unique<MessagesFormat>(request->model, omits_thinking);
   return DecodedRequest{std::move(*request), std::move(format)};
 }
 

@@ -29,7 +29,9 @@ void write_usage(const Usage& usage, JsonWriter& json) {
   json.key("input_tokens").integer(usage.prompt_tokens - usage.cached_tokens);
   json.key("cache_creation_input_tokens").integer(0);
   json.key("cache_read_input_tokens").integer(usage.cached_tokens);
-  json.key("output_tokens").integer(usage.completion_tokens).close_object();
+  json.key("output_tokens").integer(usage.completion_tokens);
+  json.key("output_tokens_details").open_object();
+  json.key("thinking_tokens").integer(usage.reasoning_tokens).close_object().close_object();
 }
 
 // The arguments of a call as an object. Ones that a model broke, or that were cut off, are under
@@ -43,10 +45,16 @@ void write_input(const std::string& arguments, JsonWriter& json) {
   }
 }
 
-void write_block(const AnswerPart& part, JsonWriter& json) {
+}  // namespace
+
+MessagesFormat::MessagesFormat(std::string_view model, bool omits_thinking)
+    : id_(random_id("msg_")), model_(model), omits_thinking_(omits_thinking) {}
+
+void MessagesFormat::write_block(const AnswerPart& part, JsonWriter& json) const {
   json.open_object().key("type");
   if (part.kind == PieceKind::kReasoning) {
-    json.string("thinking").key("thinking").string(part.text).key("signature").string("");
+    json.string("thinking").key("thinking").string(omits_thinking_ ? std::string() : part.text);
+    json.key("signature").string("");
   } else if (part.kind == PieceKind::kContent) {
     json.string("text").key("text").string(part.text);
   } else {
@@ -55,10 +63,6 @@ void write_block(const AnswerPart& part, JsonWriter& json) {
   }
   json.close_object();
 }
-
-}  // namespace
-
-MessagesFormat::MessagesFormat(std::string_view model) : id_(random_id("msg_")), model_(model) {}
 
 void MessagesFormat::prepare(const GenerationRequest& request) { request_ = &request; }
 
@@ -155,6 +159,7 @@ void MessagesFormat::append_piece(const Piece& piece, std::string& out) {
   }
   switch (piece.kind) {
     case PieceKind::kReasoning:
+      if (omits_thinking_) return;
       return append_delta("thinking_delta", "thinking", piece.text, out);
     case PieceKind::kContent:
       return append_delta("text_delta", "text", piece.text, out);

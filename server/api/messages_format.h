@@ -19,7 +19,8 @@ class JsonWriter;
 
 class MessagesFormat final : public AnswerFormat {
  public:
-  explicit MessagesFormat(std::string_view model);
+  // `omits_thinking`: blocks of thinking have no text.
+  MessagesFormat(std::string_view model, bool omits_thinking);
 
   [[nodiscard]] const std::string& id() const override { return id_; }
 
@@ -39,6 +40,7 @@ class MessagesFormat final : public AnswerFormat {
  private:
   void note_end(const ChoiceNews& news);
   [[nodiscard]] std::string call_name(const Piece& piece) const;
+  void write_block(const AnswerPart& part, JsonWriter& json) const;
   void write_head(JsonWriter& json) const;
   void write_stop(JsonWriter& json) const;
   void append_start(const Usage& usage, std::string& out);
@@ -52,6 +54,7 @@ class MessagesFormat final : public AnswerFormat {
 
   const std::string id_;
   const std::string model_;
+  const bool omits_thinking_;
   const GenerationRequest* request_ = nullptr;
   AnswerParts parts_;  // for a whole answer
   std::string_view stop_reason_;

@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <vector>
 
 #include "tests/server/running_server.h"
 #include "tests/server/sse_events.h"
@@ -271,18 +272,36 @@ TEST_F(MessagesApi, ThoughtsOfEarlierAnswersAreCleared) {
   EXPECT_TRUE(holds(managed(R"({"type":"clear_tool_uses_20250919"})"), "clear_tool_uses"));
 }
 
-TEST_F(MessagesApi, ThoughtsThatTheClientDoesNotShowAreLeftOut) {
+TEST_F(MessagesApi, ThoughtsThatTheClientDoesNotShowHaveNoText) {
   engine_.say("<think>\nSecret\n</think>\n\nText");
-  const auto body_with = [&](const std::string& display) {
+  const auto body_with = [&](const std::string& display, const char* more = "") {
     return post(kMessages,
                 R"({"max_tokens":100,"messages":[)" + std::string(kUser) +
-                    R"(],"thinking":{"type":"adaptive","display":")" + display + "\"}}")
+                    R"(],"thinking":{"type":"adaptive","display":")" + display + "\"}" + more + "}")
         .body;
   };
-  EXPECT_TRUE(holds(body_with("summarized"), "Secret"));
-  const std::string omitted = body_with("omitted");
-  EXPECT_FALSE(holds(omitted, "Secret")) << omitted;
-  EXPECT_TRUE(holds(omitted, "Text")) << omitted;
+  const Json shown = Json::parse(body_with("summarized"));
+  EXPECT_TRUE(holds(shown["content"][0]["thinking"], "Secret"));
+  EXPECT_GT(shown["usage"]["output_tokens_details"]["thinking_tokens"], 0);
+  const Json omitted = Json::parse(body_with("omitted"));
+  EXPECT_EQ(omitted["content"][0], Json({{"type", "thinking"}, {"thinking", ""}, {"signature", ""}}));
+  EXPECT_EQ(omitted["content"][1], Json({{"type", "text"}, {"text", "Text"}}));
+  EXPECT_EQ(omitted["usage"], shown["usage"]);
+  // A stream names the block and its signature, and no text.
+  std::vector<std::string> of_thinking;
+  Json usage;
+  for (const std::string& data : data_of_events(body_with("omitted", R"(,"stream":true)"))) {
+    const Json event = Json::parse(data);
+    EXPECT_FALSE(holds(data, "Secret")) << data;
+    if (event["type"] == "message_delta") usage = event["usage"];
+    if (!event.contains("index") || event["index"] != 0) continue;
+    const bool is_delta = event.contains("delta");
+    of_thinking.push_back(is_delta ? event["delta"]["type"] : event["type"]);
+  }
+  EXPECT_EQ(of_thinking,
+            (std::vector<std::string>{
+                "content_block_start", "signature_delta", "content_block_stop"}));
+  EXPECT_EQ(usage, shown["usage"]);
 }
 
 // Errors of every path, the unknown one too, are read by the client that sent the header.
@@ -328,11 +347,12 @@ TEST_F(MessagesApi, ModelsAreListedInTheFormOfTheClient) {
   EXPECT_EQ(model["lifecycle"], "active");
   EXPECT_EQ(model["max_input_tokens"], kContext);
   EXPECT_EQ(model["max_tokens"], kContext);
-  client.request("GET",
-                 "/v1/models/" + model["id"].get<std::string>(),
-                 "",
-                 "anthropic-version: 2023-06-01\r\n");
-  EXPECT_EQ(Json::parse(client.read_reply().body), model);
+  HttpClient other(server_->port());
+  other.request("GET",
+                "/v1/models/" + model["id"].get<std::string>(),
+                "",
+                "anthropic-version: 2023-06-01\r\n");
+  EXPECT_EQ(Json::parse(other.read_reply().body), model);
   EXPECT_EQ(list["first_id"], model["id"]);
 }
 
