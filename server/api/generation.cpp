@@ -141,10 +141,10 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
 }
 
 void Generation::append_token(size_t choice_idx, const TokenOutput& output, Pieces& pieces) {
-  if (request_.only_echo) return;
   Choice& choice = choices_[choice_idx];
-  span_.note_token();
   if (choice.num_tokens == 0) choice.num_cached = output.num_cached_tokens;
+  if (request_.only_echo) return;
+  span_.note_token();
   ++choice.num_tokens;
   choice.sum_logprobs += output.logprob;
   answer_->add_token(choice_idx, output);

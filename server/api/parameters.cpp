@@ -372,7 +372,7 @@ constexpr std::array kParameters = {
     implemented("chat_template_kwargs", kObject, Endpoint::kMessagesOrResponses),
     ignored("service_tier", kTextShape, Endpoint::kMessagesOrResponses),
     implemented("messages", kMessageBlocks, Endpoint::kMessages),
-    implemented("max_tokens", kAtLeastOne, Endpoint::kMessages),
+    implemented("max_tokens", kCount, Endpoint::kMessages),
     implemented("system", kTextOrBlocks, Endpoint::kMessages),
     implemented("stop_sequences",
                 R"("type":"array","items":{"type":"string","minLength":1})",

@@ -165,15 +165,17 @@ Expected<void> read_stream_options(const Json& body, GenerationRequest& request)
   return {};
 }
 
-// The client's limit, or nothing. 0 is for requests that want the echoed prompt alone; the engine
-// generates one token all the same.
-Expected<std::optional<int32_t>> read_max_tokens(const Json& body,
+// The client's limit, or nothing. 0 is for requests that want the echoed prompt alone, or with
+// Messages its computation; the engine generates one token all the same.
+Expected<std::optional<int32_t>> read_max_tokens(const ValidationContext& context,
+                                                 const Json& body,
                                                  Endpoint endpoint,
                                                  GenerationRequest& out) {
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
-  SLUICE_TRY(
-      const bool may_be_zero,
-      endpoint == Endpoint::kCompletion ? read_bool(body, "echo", false) : Expected<bool>(false));
+  SLUICE_TRY(const bool may_be_zero,
+             endpoint == Endpoint::kCompletion
+                 ? read_bool(body, "echo", false)
+                 : Expected<bool>(context.dialect == Dialect::kMessages));
   SLUICE_TRY(auto limit, read_integer(body, "max_tokens", may_be_zero ? 0 : 1, kMax));
   out.only_echo = limit == 0;
   if (out.only_echo) return std::optional<int32_t>(1);
@@ -526,7 +528,7 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
   }
   out.seed = sampling.seed;
   out.stop.min_tokens = sampling.min_tokens;
-  SLUICE_TRY(const auto limit, read_max_tokens(body, endpoint, out));
+  SLUICE_TRY(const auto limit, read_max_tokens(context, body, endpoint, out));
   SLUICE_TRY(GrammarSpec grammar, read_structured_outputs(body));
   SLUICE_TRY(auto prompts,
              endpoint == Endpoint::kChat ? read_chat(context, body, sampling, grammar, out)

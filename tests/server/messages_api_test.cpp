@@ -304,6 +304,24 @@ TEST_F(MessagesApi, ThoughtsThatTheClientDoesNotShowHaveNoText) {
   EXPECT_EQ(usage, shown["usage"]);
 }
 
+// A client that fills the cache asks for no token.
+TEST_F(MessagesApi, WithoutTokensThePromptIsComputedAlone) {
+  const std::string body = R"({"max_tokens":0,"messages":[)" + std::string(kUser) + "]";
+  const HttpReply reply = post(kMessages, body + "}");
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const Json message = Json::parse(reply.body);
+  EXPECT_EQ(message["content"], Json::array());
+  EXPECT_EQ(message["stop_reason"], "max_tokens");
+  EXPECT_EQ(message["usage"]["output_tokens"], 0);
+  EXPECT_EQ(message["usage"]["cache_read_input_tokens"], 3);
+  EXPECT_EQ(engine_.submitted().back().sampling.max_tokens, 1);
+  const HttpReply stream = post(kMessages, body + R"(,"stream":true})");
+  EXPECT_TRUE(holds(stream.body, "message_stop")) << stream.body;
+  EXPECT_FALSE(holds(stream.body, "content_block")) << stream.body;
+  EXPECT_EQ(post(kMessages, R"({"max_tokens":-1,"messages":[)" + std::string(kUser) + "]}").status,
+            400);
+}
+
 // Errors of every path, the unknown one too, are read by the client that sent the header.
 TEST_F(MessagesApi, ErrorsHaveTheFormOfTheClient) {
   server_ = std::make_unique<RunningServer>(engine_, config_);
