@@ -49,7 +49,7 @@ constexpr std::array kChatMembers = {
 
 constexpr std::string_view kBlock =
     "type,text,cache_control,citations,source,title,context,content,thinking,signature,data,id,name,"
-    "input,caller,toolset_name,tool_use_id,is_error,tool_name,transformations,";
+    "input,caller,toolset_name,tool_use_id,is_error,tool_name,server_name,transformations,";
 constexpr std::string_view kQuoted =
     "type,text,cache_control,!citations,source,title,context,content,";
 constexpr std::string_view kTool =

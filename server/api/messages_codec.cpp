@@ -170,6 +170,13 @@ Expected<Json> tool_call(const Json& block, const std::string& place) {
   return Json({{"id", std::move(id)}, {"type", "function"}, {"function", std::move(function)}});
 }
 
+// Another server's secret, and what its own tools have asked and found: nothing to this model.
+bool is_of_other_server(const std::string& type) {
+  constexpr std::array<std::string_view, 3> kTypes = {
+      "redacted_thinking", "server_tool_use", "mcp_tool_use"};
+  return std::ranges::count(kTypes, type) > 0 || type.ends_with("_tool_result");
+}
+
 Expected<void> add_assistant(const Json& blocks,
                              const std::string& place,
                              IgnoredArguments& ignored,
@@ -187,9 +194,8 @@ Expected<void> add_assistant(const Json& blocks,
     } else if (type == "thinking") {
       SLUICE_TRY(const std::string text, text_member(blocks[i], "thinking", where));
       thinking += text;
-    } else if (type == "redacted_thinking") {
-      // Another server's secret.
-      SLUICE_TRY_VOID(ignored.add("messages.redacted_thinking"));
+    } else if (is_of_other_server(type)) {
+      SLUICE_TRY_VOID(ignored.add("messages." + type));
     } else if (type == "tool_use") {
       SLUICE_TRY(Json call, tool_call(blocks[i], where));
       calls.push_back(std::move(call));
@@ -197,6 +203,8 @@ Expected<void> add_assistant(const Json& blocks,
       return wrong_block(blocks[i], where);
     }
   }
+  // A turn of which nothing is left is none, and not one to go on with.
+  if (!blocks.empty() && parts.empty() && calls.empty() && thinking.empty()) return {};
   message["content"] = std::move(parts);
   if (!thinking.empty()) message["reasoning_content"] = std::move(thinking);
   if (!calls.empty()) message["tool_calls"] = std::move(calls);

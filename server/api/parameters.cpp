@@ -88,7 +88,8 @@ constexpr std::string_view kMessageBlocks =
     R"("type":"array","minItems":1,"items":{"type":"object","required":["role","content"],)"
     R"("properties":{"role":{"enum":["user","assistant","system"]},"content":{"anyOf":[{"type":"string"},)"
     R"({"type":"array","items":{"type":"object","required":["type"],"properties":{"type":{"enum":)"
-    R"(["text","thinking","redacted_thinking","tool_use","tool_result","document","search_result"]}}}}]}}})";
+    R"(["text","thinking","redacted_thinking","tool_use","tool_result","server_tool_use",)"
+    R"("web_search_tool_result","document","search_result"]}}}}]}}})";
 constexpr std::string_view kTextOrBlocks =
     R"("anyOf":[{"type":"string"},{"type":"array","items":{"type":"object","required":)"
     R"(["type","text"],"properties":{"type":{"const":"text"},"text":{"type":"string"}}}}])";

@@ -304,6 +304,28 @@ TEST_F(MessagesApi, ThoughtsThatTheClientDoesNotShowHaveNoText) {
   EXPECT_EQ(usage, shown["usage"]);
 }
 
+TEST_F(MessagesApi, WhatToolsOfOtherServersLeftIsLeftOut) {
+  const std::string searched =
+      R"({"type":"server_tool_use","id":"s1","name":"web_search","input":{"query":"needle"}},)"
+      R"({"type":"web_search_tool_result","tool_use_id":"s1","content":[)"
+      R"({"type":"web_search_result","url":"https://a","title":"hay","encrypted_content":"x"}]})";
+  const auto talk = [&](const std::string& blocks) {
+    return std::string(kUser) + R"(,{"role":"assistant","content":[)" + blocks + "]}," + kUser;
+  };
+  const HttpReply reply = ask(talk(searched + R"(,{"type":"text","text":"Found"})"));
+  ASSERT_EQ(reply.status, 200) << reply.body;
+  const std::string ignored = reply.header("x-sluice-ignored-arguments");
+  EXPECT_TRUE(holds(ignored, "messages.server_tool_use")) << ignored;
+  EXPECT_TRUE(holds(ignored, "messages.web_search_tool_result")) << ignored;
+  const std::string prompt = engine_.last_prompt();
+  EXPECT_TRUE(holds(prompt, "Found")) << prompt;
+  EXPECT_FALSE(holds(prompt, "needle") || holds(prompt, "hay")) << prompt;
+  // With no other block there is no turn.
+  EXPECT_EQ(ask(talk(searched)).status, 200);
+  EXPECT_FALSE(holds(engine_.last_prompt(), "assistant\n<|im_end|>")) << engine_.last_prompt();
+  EXPECT_EQ(ask(R"({"role":"user","content":[)" + searched + "]}").status, 400);
+}
+
 // A client that fills the cache asks for no token.
 TEST_F(MessagesApi, WithoutTokensThePromptIsComputedAlone) {
   const std::string body = R"({"max_tokens":0,"messages":[)" + std::string(kUser) + "]";
