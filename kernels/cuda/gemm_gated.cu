@@ -94,7 +94,7 @@ bool start(Stream stream, std::span<const Layer> layers, const GateMulArgs& gate
                          .overlaps = overlaps(LaunchKind::kLinear, num_rows)};
   const auto kernel = wide_wgmma_gated_kernel<Format, kRows, kFunction>;
   const int64_t pairs = num_tiles(layers) / 2 * ceil_div(num_rows, kTileTokens);
-  const int64_t blocks = gpu::clusters_at_once(shape, kernel);
+  const int64_t blocks = gpu::blocks_at_once(shape, kernel);
   if (!fills_blocks(pairs, blocks)) return false;
   shape.blocks_x = std::min(pairs, blocks);
   gpu::launch(stream, shape, kernel, ring_work(layers, kTileTokens), gate);

@@ -336,7 +336,7 @@ void start(Stream stream, std::span<const Layer> layers) {
   const Outputs& first = layers[0].outputs;
   const int64_t count = first.segments.count;
   const int64_t units = num_tiles(layers) * ceil_div(first.num_rows, kTokens) * count;
-  const int64_t blocks = std::min<int64_t>(gpu::clusters_at_once(shape, kernel), kMostRuns);
+  const int64_t blocks = std::min<int64_t>(gpu::blocks_at_once(shape, kernel), kMostRuns);
   const int32_t length = run_length(layers, units, blocks);
   shape.blocks_x = ceil_div(units, length);
   gpu::launch(stream, shape, kernel, ring_work(layers, kTokens), length);

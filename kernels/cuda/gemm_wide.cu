@@ -78,7 +78,7 @@ void start(Stream stream, std::span<const Layer> layers) {
   constexpr int kTileTokens = kTokens<Format>;
   RingWork work = ring_work(layers, kTileTokens);
   const int64_t tiles = work.layers.num_tiles * ceil_div(outputs.num_rows, kTileTokens);
-  shape.blocks_x = std::min(tiles, gpu::clusters_at_once(shape, kernel));
+  shape.blocks_x = std::min(tiles, gpu::blocks_at_once(shape, kernel));
   if constexpr (std::is_same_v<Format, WgmmaInt8Rows>) {
     const auto* const x = static_cast<const std::byte*>(outputs.workspace);
     work.x = matrix_map(x, 1, matrices.k, outputs.num_rows, row_stride(matrices), kTileTokens);

@@ -14,7 +14,6 @@
 #include <cstdint>
 #include <map>
 #include <mutex>
-#include <tuple>
 #include <utility>
 
 #include "engine/core/status.h"
@@ -50,7 +49,7 @@ inline int compute_capability() {
 
 // Bounds that limit_blocks() sets (open_device.h); 0: none.
 inline std::atomic<int> most_multiprocessors = 0;
-inline std::atomic<int> most_clusters = 0;
+inline std::atomic<int> most_blocks = 0;
 
 inline int64_t at_most(int64_t number, int64_t most) {
   return most == 0 ? number : std::min(number, most);
@@ -87,7 +86,6 @@ struct LaunchShape {
   int64_t blocks_y = 1;
   int threads = 128;
   int64_t shared_bytes = 0;
-  int cluster_blocks = 1;  // along y, of which blocks_y is a multiple; above 1 needs Hopper
   // Whether blocks may start before the launches in front have ended (programmatic dependent
   // launch, Hopper and later). Every thread calls ptx::wait_for_launches before it ends, before it
   // writes global memory, and before it reads what a launch, an upload, a communicator or a queue
@@ -122,32 +120,33 @@ inline void allow_shared_bytes(const void* kernel, int64_t bytes) {
   most = bytes;
 }
 
-// Returns how many clusters of such a launch, whatever its grid, the current device runs at once.
-// The driver is asked once for each kernel, cluster size and device, so a kernel has one number of
-// threads and one size of shared memory.
+// Returns how many blocks of such a launch, whatever its grid, the current device runs at once. The
+// driver is asked once for each kernel and device, so a kernel has one number of threads and one
+// size of shared memory.
 template <typename... Parameters>
-int64_t clusters_at_once(const LaunchShape& shape, void (*kernel)(Parameters...)) {
+int64_t blocks_at_once(const LaunchShape& shape, void (*kernel)(Parameters...)) {
   static std::mutex mutex;
-  static std::map<std::tuple<const void*, int, int>, int64_t> known;  // guarded by mutex
+  static std::map<std::pair<const void*, int>, int64_t> known;  // guarded by mutex
   const auto* const function = reinterpret_cast<const void*>(kernel);
   allow_shared_bytes(function, shape.shared_bytes);
   const std::scoped_lock lock(mutex);
-  int64_t& clusters = known[{function, shape.cluster_blocks, current_device()}];
-  if (clusters > 0) return at_most(clusters, most_clusters);
+  int64_t& blocks = known[{function, current_device()}];
+  if (blocks > 0) return at_most(blocks, most_blocks);
   cudaLaunchConfig_t config = {};
-  config.gridDim = dim3(1, static_cast<unsigned>(shape.cluster_blocks));
+  config.gridDim = dim3(1);
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
   config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
+  // CUDA counts over a whole device only clusters: these are of one block.
   cudaLaunchAttribute cluster;
   cluster.id = cudaLaunchAttributeClusterDimension;
-  cluster.val.clusterDim = {1, static_cast<unsigned>(shape.cluster_blocks), 1};
+  cluster.val.clusterDim = {1, 1, 1};
   config.attrs = &cluster;
   config.numAttrs = 1;
   int count = 0;
   CHECK_EQ(cudaOccupancyMaxActiveClusters(&count, function, &config), cudaSuccess);
   CHECK_GT(count, 0);
-  clusters = count;
-  return at_most(clusters, most_clusters);
+  blocks = count;
+  return at_most(blocks, most_blocks);
 }
 
 // Starts a kernel on a stream of the current device; nothing else does. A refused launch has wrong
@@ -165,15 +164,10 @@ void launch(Stream stream,
   config.blockDim = dim3(static_cast<unsigned>(shape.threads));
   config.dynamicSmemBytes = static_cast<size_t>(shape.shared_bytes);
   config.stream = stream;
-  cudaLaunchAttribute attributes[2];
-  config.attrs = attributes;
-  if (shape.cluster_blocks > 1) {
-    cudaLaunchAttribute& cluster = attributes[config.numAttrs++];
-    cluster.id = cudaLaunchAttributeClusterDimension;
-    cluster.val.clusterDim = {1, static_cast<unsigned>(shape.cluster_blocks), 1};
-  }
+  cudaLaunchAttribute overlap;
+  config.attrs = &overlap;
   if (shape.overlaps && device_overlaps()) {
-    cudaLaunchAttribute& overlap = attributes[config.numAttrs++];
+    config.numAttrs = 1;
     overlap.id = cudaLaunchAttributeProgrammaticStreamSerialization;
     overlap.val.programmaticStreamSerializationAllowed = 1;
   }

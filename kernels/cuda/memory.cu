@@ -551,9 +551,9 @@ Expected<int> count_devices() {
 
 }  // namespace
 
-void limit_blocks(int most_multiprocessors, int most_clusters) {
+void limit_blocks(int most_multiprocessors, int most_blocks) {
   gpu::most_multiprocessors = most_multiprocessors;
-  gpu::most_clusters = most_clusters;
+  gpu::most_blocks = most_blocks;
 }
 
 bool open_window(DeviceMemory& memory, std::span<std::byte>, DeviceMemory& with) {

@@ -28,7 +28,7 @@ Expected<OpenedDevice> open_device(int number);
 
 // Lets kernels that share out their work count on no more than these blocks at once, as the shim of
 // the tests does, so that a block takes several tiles of a small test. Call it before any launch.
-void limit_blocks(int most_multiprocessors, int most_clusters);
+void limit_blocks(int most_multiprocessors, int most_blocks);
 
 // What hides GPUs from this process, for the end of an error; empty: nothing does. CUDA stops at
 // the first name in CUDA_VISIBLE_DEVICES that it does not know, an index or the UUID of a GPU or a

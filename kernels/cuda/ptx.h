@@ -98,14 +98,6 @@ __device__ __forceinline__ void mbar_arrive_expect_tx(Mbarrier* barrier, uint32_
       : "memory");
 }
 
-// Arrives at the barrier at peer_address; mbar_wait_cluster waits for such arrivals. They order
-// copies to shared memory after wgmma's reads there, and no data of the threads: scope .cluster,
-// which would order that too, costs a fence of the device for each arrival and L1's contents for
-// each wait. CUTLASS's cluster barriers have the block's scope as well.
-__device__ __forceinline__ void mbar_arrive_peer(uint32_t address) {
-  asm volatile("mbarrier.arrive.shared::cluster.b64 _, [%0];" ::"r"(address) : "memory");
-}
-
 // Waits until the phase of this parity is complete; the phase before the first has parity 1.
 __device__ __forceinline__ void mbar_wait(Mbarrier* barrier, int parity) {
   asm volatile(
@@ -117,35 +109,6 @@ __device__ __forceinline__ void mbar_wait(Mbarrier* barrier, int parity) {
       "}\n" ::"r"(shared_address(barrier)),
       "r"(parity)
       : "memory");
-}
-
-// mbar_wait() where other blocks of the cluster arrive by mbar_arrive_peer.
-__device__ __forceinline__ void mbar_wait_cluster(Mbarrier* barrier, int parity) {
-  mbar_wait(barrier, parity);
-}
-
-// Returns this block's number in its cluster.
-__device__ __forceinline__ int cluster_rank() {
-  uint32_t rank;
-  asm("mov.u32 %0, %%cluster_ctarank;" : "=r"(rank));
-  return static_cast<int>(rank);
-}
-
-// Returns the address of p's counterpart in the block of this rank, for mbar_arrive_peer.
-__device__ __forceinline__ uint32_t peer_address(const void* p, int rank) {
-  uint32_t address;
-  asm("mapa.shared::cluster.u32 %0, %1, %2;" : "=r"(address) : "r"(shared_address(p)), "r"(rank));
-  return address;
-}
-
-// A barrier in two halves, of all threads of the cluster that have not left the kernel. A thread
-// that has arrived must wait before it arrives again.
-__device__ __forceinline__ void cluster_arrive() {
-  asm volatile("barrier.cluster.arrive.release;" ::: "memory");
-}
-
-__device__ __forceinline__ void cluster_wait() {
-  asm volatile("barrier.cluster.wait.acquire;" ::: "memory");
 }
 
 // Makes this thread's writes to shared memory visible to copies and wgmma; a barrier follows.
@@ -192,21 +155,6 @@ __device__ __forceinline__ void tma_load_4d(void* to,
       "r"(i2),
       "r"(i3),
       "r"(shared_address(barrier))
-      : "memory");
-}
-
-// tma_load_2d() to every block of the cluster whose rank has a bit in `ranks`: to the same place in
-// its shared memory, counted on its own barrier at this barrier's place.
-__device__ __forceinline__ void tma_load_multicast_2d(
-    void* to, const TensorMap* map, int32_t i0, int32_t i1, Mbarrier* barrier, uint16_t ranks) {
-  asm volatile(
-      "cp.async.bulk.tensor.2d.shared::cluster.global.mbarrier::complete_tx::bytes"
-      ".multicast::cluster [%0], [%1, {%2, %3}], [%4], %5;" ::"r"(shared_address(to)),
-      "l"(map),
-      "r"(i0),
-      "r"(i1),
-      "r"(shared_address(barrier)),
-      "h"(ranks)
       : "memory");
 }
 

@@ -177,7 +177,7 @@ TEST(CudaGraphs, PaddingLeavesTheCacheAlone) {
   EXPECT_GT(engine->stats().prefix_cache_hits, 0U);
 }
 
-// More rows than those steps and than a tile: on Hopper its blocks are clusters.
+// More rows than those steps and than a tile.
 TEST(CudaGraphs, ALayerOfManyRowsHasTheBitsOfAnEagerOne) {
   constexpr int32_t kRows = 70;
   constexpr int32_t kN = 24;

@@ -43,42 +43,6 @@ std::vector<float> run_pipeline(PipelineBug bug,
                                 int32_t k,
                                 int32_t room);
 
-// PipelineBug's product of two tiles of tokens, by a cluster of two blocks: each copies half of the
-// outputs' weights to both.
-enum class PairsBug : uint8_t {
-  kNone,
-  kNoFenceAfterInit,
-  kBlockBarrierAfterInit,
-  kNoWaitAfterInit,
-  kEmptyOfOneBlock,
-  kEmptyCountsOneBlock,
-  kNoArrivalAtThePeer,
-  kArrivalsAtOneBlock,
-  kArriveBeforeTheProducts,
-  kWaitOfTheBlock,
-  kMaskOfItself,
-  kMaskOfThePeer,
-  kMaskOfThree,
-  kHalfToTheSamePlace,
-  kHalfFromTheSamePlace,
-  kExpectOneHalf,
-  kTokensForBoth,
-  kNoBarrierBeforeTheEnd,
-};
-
-struct PairsShape {
-  static constexpr int kOutputs = 64;
-  static constexpr int kTile = 8;
-  static constexpr int kTokens = 13;
-  static constexpr int kK = 440;  // 7 chunks go round 3 stages twice; the last is not full
-  static constexpr int kChunks = 7;
-};
-
-// Returns out[token][output] of bf16 x [kTokens][kK], w [kOutputs][kK]; out holds two whole tiles.
-std::vector<float> run_pairs(PairsBug bug,
-                             const std::vector<uint16_t>& x,
-                             const std::vector<uint16_t>& w);
-
 // PipelineBug's product for k = 64 with tiles that the threads write themselves.
 enum class StoreBug : uint8_t {
   kNone,

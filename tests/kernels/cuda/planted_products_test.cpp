@@ -93,52 +93,6 @@ TEST_F(Pipeline, EveryPlantedBugIsCaught) {
   expect("copy nobody waits for", "nobody had waited for a copy", kCopyNobodyWaitsFor);
 }
 
-class Pairs : public ::testing::Test {
- protected:
-  using Shape = PairsShape;
-
-  Pairs()
-      : x_(bf16_matrix(Shape::kTokens, Shape::kK, 74)),
-        w_(bf16_matrix(Shape::kOutputs, Shape::kK, 75)),
-        want_(product(x_, w_, Shape::kTokens, Shape::kK, 2 * Shape::kTile)) {}
-
-  bool is_right(PairsBug bug) { return same(run_pairs(bug, x_, w_), want_); }
-
-  void expect(const char* name, const char* words, PairsBug bug) {
-    expect_caught(name, words, [&] { return is_right(bug); });
-  }
-
-  std::vector<uint16_t> x_;
-  std::vector<uint16_t> w_;
-  std::vector<float> want_;
-};
-
-TEST_F(Pairs, WithoutABugNothingIsReported) {
-  on_schedules([&] { ASSERT_TRUE(is_right(PairsBug::kNone)); });
-}
-
-TEST_F(Pairs, EveryPlantedBugIsCaught) {
-  using enum PairsBug;
-  constexpr const char* kOvertakes = "race: a write that a read may overtake: copy to mbarrier";
-  expect("no fence after a pair's init", "no fence_mbar_init follows", kNoFenceAfterInit);
-  expect("block's barrier after init", "not initialized", kBlockBarrierAfterInit);
-  expect("no wait after init", "not initialized", kNoWaitAfterInit);
-  expect("empty of one block", kOvertakes, kEmptyOfOneBlock);
-  expect("empty counts one block", kOvertakes, kEmptyCountsOneBlock);
-  expect("no arrival at the peer", "deadlock: ", kNoArrivalAtThePeer);
-  expect("arrivals at one block", kOvertakes, kArrivalsAtOneBlock);
-  expect("arrive before the products", "race: ", kArriveBeforeTheProducts);
-  expect("wait of the block's scope", kOvertakes, kWaitOfTheBlock);
-  expect("mask of itself", "deadlock: ", kMaskOfItself);
-  expect("mask of the peer", "deadlock: ", kMaskOfThePeer);
-  expect("mask of three", "of mask 7 of a cluster of 2", kMaskOfThree);
-  expect("half to the same place", "race: a read of what nobody wrote", kHalfToTheSamePlace);
-  expect("half from the same place", "wrong bits", kHalfFromTheSamePlace);
-  expect("expect_tx of one half", "race: ", kExpectOneHalf);
-  expect("tokens for both", "wrong bits", kTokensForBoth);
-  expect("no barrier before the end", "may have ended before", kNoBarrierBeforeTheEnd);
-}
-
 class Stores : public ::testing::Test {
  protected:
   Stores() : x_(bf16_matrix(8, 64, 54)), w_(bf16_matrix(64, 64, 55)), want_(8 * 64) {

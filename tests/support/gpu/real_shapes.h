@@ -23,10 +23,10 @@ class AllBlocks {
   AllBlocks(const AllBlocks&) = delete;
   AllBlocks& operator=(const AllBlocks&) = delete;
 
-  ~AllBlocks() { cuda::limit_blocks(kFewMultiprocessors, kFewClusters); }
+  ~AllBlocks() { cuda::limit_blocks(kFewMultiprocessors, kFewBlocks); }
 
   static constexpr int kFewMultiprocessors = 5;  // the shim's numbers (simt.h)
-  static constexpr int kFewClusters = 3;
+  static constexpr int kFewBlocks = 3;
 };
 
 inline constexpr int32_t kRealColumns = 4096;

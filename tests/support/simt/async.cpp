@@ -25,70 +25,57 @@ using gpu::TensorMapShape;
 constexpr uint64_t kMbarrierMark =
     0x51A0CE00'00000000U;  // plus its number: the contents of its 64 bits
 
-constexpr uint32_t kPeerMark = 0x80000000U;  // marks peer_address; below: rank and offset
-
-// Returns the number of an mbarrier in `home`'s shared memory that the running thread uses.
-int index_of(Block& home, uint64_t* barrier, const char* who, Site site) {
+// Returns the number of an mbarrier in the block's shared memory that its running thread uses.
+int index_of(Block& self, uint64_t* barrier, const char* who, Site site) {
   const Instruction here{who, site};
-  home.shared_offset(barrier, sizeof(*barrier), here);
-  RaceDetector* const race = home.race();
+  self.shared_offset(barrier, sizeof(*barrier), here);
+  RaceDetector* const race = self.race();
   if (race != nullptr) {
-    const int self = current_block().self().agent;
-    race->read(self, RaceDetector::Proxy::kGeneric, barrier, sizeof(*barrier), nullptr);
+    const int agent = self.self().agent;
+    race->read(agent, RaceDetector::Proxy::kGeneric, barrier, sizeof(*barrier), nullptr);
   }
   const uint64_t index = *barrier - kMbarrierMark;
-  if (index >= home.async().barriers.size()) fail(here + ": an mbarrier that is not initialized");
+  if (index >= self.async().barriers.size()) fail(here + ": an mbarrier that is not initialized");
   return static_cast<int>(index);
 }
 
-void complete_phase_if_due(Block& home, MbarrierState& barrier) {
+void complete_phase_if_due(Block& block, MbarrierState& barrier) {
   if (barrier.pending != 0 || barrier.bytes != 0) return;
   const uint32_t parity = barrier.phase % 2;
   barrier.done_clock[parity] = std::exchange(barrier.clock, {});
-  barrier.done_peers_clock[parity] = std::exchange(barrier.peers_clock, {});
   ++barrier.phase;
   barrier.pending = barrier.arrivals;
-  for (const int thread : std::exchange(barrier.waiting, {})) home.wake(thread);
+  for (const int thread : std::exchange(barrier.waiting, {})) block.wake(thread);
 }
 
-// Checks an access of the running thread, or of its copy, to another block's shared memory.
-void check_not_ended(const Block& home, const Instruction& here) {
-  if (!home.has_ended()) return;
-  fail(here + ": shared memory of block " + std::to_string(home.rank()) +
-       " of the cluster, which has ended");
-}
-
-void arrive(Block& home, uint64_t* p, int64_t bytes, const char* who, Site site) {
-  const Instruction here{who, site};
-  check_not_ended(home, here);
-  const auto index = static_cast<size_t>(index_of(home, p, who, site));
-  MbarrierState& barrier = home.async().barriers[index];
+void arrive(uint64_t* p, int64_t bytes, const char* who, Site site) {
+  Block& self = current_block();
+  const auto index = static_cast<size_t>(index_of(self, p, who, site));
+  MbarrierState& barrier = self.async().barriers[index];
   if (barrier.pending == 0) {
-    fail(here + ": more arrivals than the " + std::to_string(barrier.arrivals) + " of the phase");
+    fail(Instruction{who, site} + ": more arrivals than the " + std::to_string(barrier.arrivals) +
+         " of the phase");
   }
   barrier.bytes += bytes;
   --barrier.pending;
-  if (RaceDetector* const race = home.race(); race != nullptr) {
-    const int self = current_block().self().agent;
-    const bool is_own = &home == &current_block();
-    if (!is_own) home.async().peers[self] = race->now(self);
-    race->release(self, is_own ? barrier.clock : barrier.peers_clock);
+  if (RaceDetector* const race = self.race(); race != nullptr) {
+    race->release(self.self().agent, barrier.clock);
   }
-  complete_phase_if_due(home, barrier);
+  complete_phase_if_due(self, barrier);
 }
 
-const MbarrierState& wait_phase(uint64_t* p, int parity, const char* who, Site site) {
+void wait_phase(uint64_t* p, int parity, Site site) {
+  constexpr const char* kWho = "mbar_wait";
   Block& self = current_block();
-  const auto index = static_cast<size_t>(index_of(self, p, who, site));
+  const auto index = static_cast<size_t>(index_of(self, p, kWho, site));
   std::vector<MbarrierState>& barriers = self.async().barriers;
   // The vector may grow meanwhile, so no reference is kept.
   while (static_cast<int>(barriers[index].phase % 2) == parity) {
     barriers[index].waiting.push_back(self.self().index);
-    self.wait(who, site);
+    self.wait(kWho, site);
   }
   RaceDetector* const race = self.race();
   if (race != nullptr) race->acquire(self.self().agent, barriers[index].done_clock[parity]);
-  return barriers[index];
 }
 
 TensorMapShape shape_of(const TensorMap& map) {
@@ -136,31 +123,28 @@ struct BoxCopy {
   int64_t bytes;
   int64_t offset;  // target's offset in shared memory
   bool early;      // issued before wait_for_launches
-  Instruction here;
 };
 
-// Starts a copy by the running thread to `home`, whose mbarrier has number `index`.
-void start_copy(Block& home, int index, const BoxCopy& box) {
-  const bool is_own = &home == &current_block();
+// Starts a copy by the block's running thread that the mbarrier of this number counts.
+void start_copy(Block& self, int index, const BoxCopy& box) {
   Clock clock;
-  RaceDetector* const race = home.race();
+  RaceDetector* const race = self.race();
   if (race != nullptr) {
     clock = race->empty_clock();
-    race->add_to(clock, current_block().self().agent);
+    race->add_to(clock, self.self().agent);
   }
-  home.start_async([=, &home] {
-    if (!is_own) check_not_ended(home, box.here);
-    std::byte* const target = home.arena() + box.offset;
-    MbarrierState& counter = home.async().barriers[static_cast<size_t>(index)];
+  self.start_async([=, &self] {
+    std::byte* const target = self.arena() + box.offset;
+    MbarrierState& counter = self.async().barriers[static_cast<size_t>(index)];
     if (race != nullptr) {
-      const int agent = race->mbarrier_unit(home.rank(), index);
+      const int agent = race->mbarrier_unit(self.rank(), index);
       race->begin(agent, clock);
       race->write(agent, RaceDetector::Proxy::kAsync, target, box.bytes, nullptr);
       race->release(agent, counter.clock);
     }
     copy(target, box.shape, box.at, box.early);
     counter.bytes -= box.bytes;
-    complete_phase_if_due(home, counter);
+    complete_phase_if_due(self, counter);
   });
 }
 
@@ -206,57 +190,32 @@ void AsyncState::check_end() const {
                ": the kernel ended and nobody had waited for a copy");
     break;
   }
-  for (const auto& [agent, time] : peers) {
-    if (race->block_saw(rank, agent, time)) continue;
-    add_report("race: block " + std::to_string(rank) + " of the cluster may have ended before " +
-               race->name(agent) + " arrives there");
-    break;
-  }
 }
 
 void copy_box(
     void* to, const TensorMap& map, const int32_t (&at)[4], uint64_t* barrier, Site site) {
-  copy_box_to(1U << current_block().rank(), to, map, at, barrier, site);
-}
-
-void copy_box_to(uint32_t ranks,
-                 void* to,
-                 const TensorMap& map,
-                 const int32_t (&at)[4],
-                 uint64_t* barrier,
-                 Site site) {
-  check_hopper("tma_load", site);
+  constexpr const char* kWho = "tma_load";
+  check_hopper(kWho, site);
+  const Instruction here{kWho, site};
   BoxCopy box{.shape = shape_of(map),
               .at = {at[0], at[1], at[2], at[3]},
               .bytes = 0,
               .offset = 0,
-              .early = !current_block().self().waited_for_launches,
-              .here = {"tma_load", site}};
+              .early = !current_block().self().waited_for_launches};
   box.bytes = box.shape.element_bytes;
   for (int i = 0; i < box.shape.rank; ++i) box.bytes *= box.shape.box[i];
   Block& self = current_block();
-  box.offset = self.shared_offset(to, box.bytes, box.here);
+  box.offset = self.shared_offset(to, box.bytes, here);
   const Swizzle swizzle = box.shape.swizzle;
   const int64_t aligned = swizzle == Swizzle::kNone ? 128 : 8 * row_bytes(swizzle);
   if (box.offset % std::max<int64_t>(aligned, 128) != 0) {
-    fail(box.here + ": a target that is not aligned");
+    fail(here + ": a target that is not aligned");
   }
-  Cluster& cluster = self.cluster();
-  if (ranks == 0 || ranks >> cluster.size() != 0) {
-    fail(box.here + ": to the blocks of mask " + std::to_string(ranks) + " of a cluster of " +
-         std::to_string(cluster.size()));
+  const int index = index_of(self, barrier, kWho, site);
+  if (!self.async().barriers[static_cast<size_t>(index)].published) {
+    fail(here + ": an mbarrier whose init no fence_mbar_init follows");
   }
-  const int64_t offset = self.shared_offset(barrier, sizeof(*barrier), box.here);
-  for (int rank = 0; rank < cluster.size(); ++rank) {
-    if ((ranks >> rank & 1U) == 0) continue;
-    Block& home = cluster.block(rank);
-    auto* const counter = reinterpret_cast<uint64_t*>(home.arena() + offset);
-    const int index = index_of(home, counter, "tma_load", site);
-    if (!home.async().barriers[static_cast<size_t>(index)].published) {
-      fail(box.here + ": an mbarrier whose init no fence_mbar_init follows");
-    }
-    start_copy(home, index, box);
-  }
+  start_copy(self, index, box);
 }
 
 }  // namespace sluice::simt
@@ -330,48 +289,15 @@ void fence_device() {
 }
 
 void mbar_arrive(uint64_t* barrier, simt::Site site) {
-  simt::arrive(current_block(), barrier, 0, "mbar_arrive", site);
+  simt::arrive(barrier, 0, "mbar_arrive", site);
 }
 
 void mbar_arrive_expect_tx(uint64_t* barrier, uint32_t bytes, simt::Site site) {
-  simt::arrive(current_block(), barrier, bytes, "mbar_arrive_expect_tx", site);
+  simt::arrive(barrier, bytes, "mbar_arrive_expect_tx", site);
 }
-
-void mbar_arrive_peer(uint32_t address, simt::Site site) {
-  simt::Block& self = current_block();
-  const bool is_peer = (address & simt::kPeerMark) != 0;
-  const auto rank = static_cast<int>((address & ~simt::kPeerMark) / simt::kArenaBytes);
-  simt::Block& home = is_peer ? self.cluster().block(rank) : self;
-  std::byte* const barrier = home.arena() + address % simt::kArenaBytes;
-  simt::arrive(home, reinterpret_cast<uint64_t*>(barrier), 0, "mbar_arrive_peer", site);
-}
-
-uint32_t peer_address(const void* p, int rank, simt::Site site) {
-  const simt::Instruction here{"peer_address", site};
-  simt::Block& self = current_block();
-  const int64_t offset = self.shared_offset(p, 1, here);
-  if (rank < 0 || rank >= self.cluster().size()) {
-    simt::fail(here + ": block " + std::to_string(rank) + " of a cluster of " +
-               std::to_string(self.cluster().size()));
-  }
-  return simt::kPeerMark | static_cast<uint32_t>(rank * simt::kArenaBytes + offset);
-}
-
-int cluster_rank() { return current_block().rank(); }
-
-void cluster_arrive(simt::Site site) { current_block().cluster().arrive(site); }
-
-void cluster_wait(simt::Site site) { current_block().cluster().wait_for_all(site); }
 
 void mbar_wait(uint64_t* barrier, int parity, simt::Site site) {
-  simt::wait_phase(barrier, parity, "mbar_wait", site);
-}
-
-void mbar_wait_cluster(uint64_t* barrier, int parity, simt::Site site) {
-  const simt::MbarrierState& state = simt::wait_phase(barrier, parity, "mbar_wait_cluster", site);
-  simt::RaceDetector* const race = current_block().race();
-  if (race == nullptr) return;
-  race->acquire(current_block().self().agent, state.done_peers_clock[parity]);
+  simt::wait_phase(barrier, parity, site);
 }
 
 }  // namespace ptx

@@ -23,9 +23,6 @@ struct MbarrierState {
   std::vector<int> waiting;
   Clock clock;          // this phase's arrivals'
   Clock done_clock[2];  // that of the latest complete phase of each parity
-  // Clocks of arrivals of other blocks' threads, which a wait of the block's scope does not see.
-  Clock peers_clock;
-  Clock done_peers_clock[2];
 };
 
 struct Product {
@@ -92,7 +89,6 @@ struct AsyncState {
   std::vector<WarpUnit> units;       // by warp
   std::vector<ThreadCopies> copies;  // by thread
   std::vector<bool> ordered;         // by thread: wgmma_fence since the last wait
-  std::map<int, uint32_t> peers;     // race mode: latest arrivals here of agents of other blocks
   Site issue_site;
 };
 

@@ -39,8 +39,8 @@ int64_t shared_limit() {
   }
 }
 
-Block::Block(Cluster& cluster, const LaunchShape& shape, Dim3 index, int rank, std::byte* arena)
-    : cluster_(cluster),
+Block::Block(Gang& gang, const LaunchShape& shape, Dim3 index, int rank, std::byte* arena)
+    : gang_(gang),
       rank_(rank),
       shared_bytes_(shape.shared_bytes),
       threads_(static_cast<size_t>(shape.threads)),
@@ -68,23 +68,22 @@ Block::Block(Cluster& cluster, const LaunchShape& shape, Dim3 index, int rank, s
 
 Block::~Block() { allow(arena_, kArenaBytes); }
 
-Thread& Block::self() { return cluster_.running(); }
+Thread& Block::self() { return gang_.running(); }
 
 void Block::end(Thread& thread) {
   thread.ended = true;
   living_[static_cast<size_t>(thread.index / 32)] &= ~(1U << (thread.index % 32));
-  ++num_ended_;
 }
 
-void Block::wait(const char* reason, Site site) { cluster_.wait(reason, site); }
+void Block::wait(const char* reason, Site site) { gang_.wait(reason, site); }
 
-void Block::wake(int index) { cluster_.wake(threads_[static_cast<size_t>(index)]); }
+void Block::wake(int index) { gang_.wake(threads_[static_cast<size_t>(index)]); }
 
 void Block::start_async(std::function<void()> operation) {
-  cluster_.start_async(*this, std::move(operation));
+  gang_.start_async(*this, std::move(operation));
 }
 
-RaceDetector* Block::race() { return cluster_.race(); }
+RaceDetector* Block::race() { return gang_.race(); }
 
 void Block::warp_collective(uint32_t mask,
                             const char* name,

@@ -16,7 +16,7 @@
 namespace sluice::simt {
 
 class Block;
-class Cluster;
+class Gang;
 
 // Bytes of shared memory that a block may have on the device of launches.
 int64_t shared_limit();
@@ -47,7 +47,6 @@ struct Thread : ThreadView {
   Site waits_at;
   bool ended = false;
   bool waited_for_launches = true;  // also true if it need not wait
-  int64_t arrived_phase = -1;       // phase of the cluster's barrier that it has yet to wait for
 };
 
 struct WarpMeeting {
@@ -72,16 +71,16 @@ struct SharedRegion {
   int64_t bytes;
 };
 
-// Threads and shared memory of one block; the cluster decides when threads run.
+// Threads and shared memory of one block; the gang decides when threads run.
 class Block {
  public:
-  // `rank`: the block's number in the cluster; `arena`: kArenaBytes of its own.
-  Block(Cluster& cluster, const LaunchShape& shape, Dim3 index, int rank, std::byte* arena);
+  // `rank`: the block's number in the gang; `arena`: kArenaBytes of its own.
+  Block(Gang& gang, const LaunchShape& shape, Dim3 index, int rank, std::byte* arena);
   ~Block();
   Block(const Block&) = delete;
   Block& operator=(const Block&) = delete;
 
-  Cluster& cluster() { return cluster_; }
+  Gang& gang() { return gang_; }
 
   [[nodiscard]] int rank() const { return rank_; }
 
@@ -91,8 +90,6 @@ class Block {
   std::vector<Thread>& threads() { return threads_; }
 
   [[nodiscard]] int num_threads() const { return static_cast<int>(threads_.size()); }
-
-  [[nodiscard]] bool has_ended() const { return num_ended_ == num_threads(); }
 
   void end(Thread& thread);
 
@@ -127,7 +124,7 @@ class Block {
            (p >= indices && p < indices + sizeof(Thread));
   }
 
-  // Returns the cluster's detector; null in plain mode.
+  // Returns the gang's detector; null in plain mode.
   RaceDetector* race();
 
   AsyncState& async() { return async_; }
@@ -137,11 +134,10 @@ class Block {
  private:
   SharedRegion& add_region(const void* key, int64_t bytes, int64_t alignment, const char* name);
 
-  Cluster& cluster_;
+  Gang& gang_;
   int rank_;
   int64_t shared_bytes_;  // dynamic bytes of the launch
   std::vector<Thread> threads_;
-  int num_ended_ = 0;
   std::vector<uint32_t> living_;  // by warp: its lanes that have not ended
   std::vector<std::vector<WarpMeeting*>> meetings_;  // by warp; on the first lane's stack
   Barrier barriers_[16];

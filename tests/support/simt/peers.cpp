@@ -135,7 +135,7 @@ bool wait_for_peer(
       stopped = 1;
       return false;
     }
-    block.cluster().poll("wait_for_peer", site);
+    block.gang().poll("wait_for_peer", site);
   }
 }
 

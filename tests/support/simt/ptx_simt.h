@@ -58,13 +58,6 @@ void issue_wgmma_rows(MatrixType type,
 
 void copy_box(
     void* to, const gpu::TensorMap& map, const int32_t (&at)[4], uint64_t* barrier, Site site);
-// Copies a box to the same place in each of the cluster's blocks whose rank has a bit.
-void copy_box_to(uint32_t ranks,
-                 void* to,
-                 const gpu::TensorMap& map,
-                 const int32_t (&at)[4],
-                 uint64_t* barrier,
-                 Site site);
 void wait_matrix(int pending, Site site);
 
 // One lane's part of mma.sync.
@@ -101,18 +94,11 @@ void wait_for_launches();
 inline void start_next_launch() {}
 
 uint32_t shared_address(const void* p);
-// Returns numbers unlike shared_address's: marked, and with the block's rank.
-uint32_t peer_address(const void* p, int rank, simt::Site site = {});
-int cluster_rank();
-void cluster_arrive(simt::Site site = {});
-void cluster_wait(simt::Site site = {});
 void mbar_init(uint64_t* barrier, int arrivals, simt::Site site = {});
 void fence_mbar_init();
 void mbar_arrive(uint64_t* barrier, simt::Site site = {});
 void mbar_arrive_expect_tx(uint64_t* barrier, uint32_t bytes, simt::Site site = {});
-void mbar_arrive_peer(uint32_t address, simt::Site site = {});
 void mbar_wait(uint64_t* barrier, int parity, simt::Site site = {});
-void mbar_wait_cluster(uint64_t* barrier, int parity, simt::Site site = {});
 void fence_proxy_async();
 void fence_device();
 void wgmma_fence(simt::Site site = {});
@@ -160,16 +146,6 @@ inline void tma_load_4d(void* to,
                         uint64_t* barrier,
                         simt::Site site = {}) {
   simt::copy_box(to, *map, {i0, i1, i2, i3}, barrier, site);
-}
-
-inline void tma_load_multicast_2d(void* to,
-                                  const TensorMap* map,
-                                  int32_t i0,
-                                  int32_t i1,
-                                  uint64_t* barrier,
-                                  uint16_t ranks,
-                                  simt::Site site = {}) {
-  simt::copy_box_to(ranks, to, *map, {i0, i1, 0, 0}, barrier, site);
 }
 
 template <int kPending>

@@ -38,8 +38,8 @@ GlobalShadow::Byte& GlobalShadow::at(const void* p) {
 }
 
 RaceDetector::RaceDetector(
-    Cluster& cluster, int num_blocks, int num_threads, std::byte* arenas, GlobalShadow& global)
-    : cluster_(cluster),
+    Gang& gang, int num_blocks, int num_threads, std::byte* arenas, GlobalShadow& global)
+    : gang_(gang),
       num_blocks_(num_blocks),
       block_threads_(num_threads),
       block_warps_((num_threads + 31) / 32),
@@ -129,13 +129,6 @@ bool RaceDetector::anyone_saw_all_of(int agent) const {
   });
 }
 
-bool RaceDetector::block_saw(int rank, int agent, uint32_t time) const {
-  const auto first = clocks_.begin() + thread(rank, 0);
-  return std::any_of(first, first + block_threads_, [&](const Clock& clock) {
-    return clock.seen[static_cast<size_t>(agent)] >= time;
-  });
-}
-
 void RaceDetector::open(const std::byte* p, int64_t bytes) {
   const int64_t offset = p - arenas_;
   std::vector<Cell>& cells = cells_[static_cast<size_t>(offset / kArenaBytes)];
@@ -168,7 +161,7 @@ void RaceDetector::report(const char* what, int agent, int other, int64_t offset
     std::snprintf(text, sizeof(text), " at 0x%tx", distance);
     where = text;
   }
-  const std::string place = offset == kGlobal ? "global memory" : cluster_.place(offset);
+  const std::string place = offset == kGlobal ? "global memory" : gang_.place(offset);
   if (!told_.insert(what + place.substr(0, place.find(" + ")) + where).second) return;
   add_report(std::string("race: ") + what + ": " + name(agent) +
              (other >= 0 ? " and " + name(other) : "") + ", " + place + where);
@@ -337,7 +330,7 @@ void RaceDetector::arrive(int agent, const void* counter) {
   std::vector<GlobalShadow::Arrival>& met = met_[agent];
   met.insert(met.end(), before.begin(), before.end());
   const auto fenced = fenced_.find(agent);
-  before.push_back({cluster_.number(), fenced == fenced_.end() ? Clock{} : fenced->second});
+  before.push_back({gang_.number(), fenced == fenced_.end() ? Clock{} : fenced->second});
 }
 
 void RaceDetector::tell(int agent, const uint32_t* word, uint32_t number) {
@@ -357,23 +350,23 @@ bool RaceDetector::knows_write(int agent, const GlobalShadow::Byte& byte) const 
     if (seen[static_cast<size_t>(learned.agent)] < learned.time) return false;
     return std::any_of(
         learned.arrivals.begin(), learned.arrivals.end(), [&](const GlobalShadow::Arrival& one) {
-          return one.cluster == byte.writer && one.clock.seen.size() > writer &&
+          return one.gang == byte.writer && one.clock.seen.size() > writer &&
                  one.clock.seen[writer] >= byte.time;
         });
   });
 }
 
 void RaceDetector::global_access(std::byte* p, int64_t bytes, bool is_write, const void* pc) {
-  const int agent = cluster_.running().agent;
-  const int32_t cluster = cluster_.number();
+  const int agent = gang_.running().agent;
+  const int32_t gang = gang_.number();
   const Clock& clock = clocks_[static_cast<size_t>(agent)];
   if (const char* const race = peer_shadow().access(p, bytes, is_write, agent, clock)) {
     report(race, agent, -1, kGlobal, pc);
   }
   for (std::byte* at = p; at < p + bytes; ++at) {
     GlobalShadow::Byte& byte = global_.at(at);
-    const bool written_elsewhere = byte.writer >= 0 && byte.writer != cluster;
-    const bool read_elsewhere = byte.many_readers || (byte.reader >= 0 && byte.reader != cluster);
+    const bool written_elsewhere = byte.writer >= 0 && byte.writer != gang;
+    const bool read_elsewhere = byte.many_readers || (byte.reader >= 0 && byte.reader != gang);
     if (global_.is_counter(at)) report("an access beside an arrival", agent, -1, kGlobal, pc);
     if (written_elsewhere && (is_write || !knows_write(agent, byte))) {
       report(is_write ? "writes of two blocks" : "a read of what another block writes",
@@ -385,16 +378,16 @@ void RaceDetector::global_access(std::byte* p, int64_t bytes, bool is_write, con
     if (is_write && read_elsewhere) {
       report("a write of what another block reads", agent, -1, kGlobal, pc);
     }
-    if (byte.cluster != cluster) byte.cell = {};
-    byte.cluster = cluster;
+    if (byte.gang != gang) byte.cell = {};
+    byte.gang = gang;
     if (is_write) {
-      byte.writer = cluster;
+      byte.writer = gang;
       byte.agent = static_cast<int16_t>(agent);
       byte.time = now(agent);
       write_cell(byte.cell, agent, Proxy::kGeneric, kGlobal, pc);
     } else {
-      byte.many_readers = byte.many_readers || (byte.reader >= 0 && byte.reader != cluster);
-      byte.reader = cluster;
+      byte.many_readers = byte.many_readers || (byte.reader >= 0 && byte.reader != gang);
+      byte.reader = gang;
       read_cell(byte.cell, agent, Proxy::kGeneric, kGlobal, pc);
     }
   }
@@ -402,7 +395,7 @@ void RaceDetector::global_access(std::byte* p, int64_t bytes, bool is_write, con
 
 void RaceDetector::on_access(void* p, int64_t bytes, bool is_write, const void* pc) {
   auto* const at = static_cast<std::byte*>(p);
-  const Thread& thread = cluster_.running();
+  const Thread& thread = gang_.running();
   if (at >= thread.stack && at < thread.stack + kStackBytes) return;
   if (at < arenas_ || at >= arenas_ + num_blocks_ * kArenaBytes) {
     return global_access(at, bytes, is_write, pc);

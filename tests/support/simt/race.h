@@ -19,7 +19,7 @@
 
 namespace sluice::simt {
 
-class Cluster;
+class Gang;
 
 struct Clock {
   std::vector<uint32_t> seen;     // by agent
@@ -43,22 +43,22 @@ struct Cell {
 
 inline constexpr int16_t kManyReaders = -1;
 
-// Global memory as one launch's clusters use it: only arrivals at counters order clusters.
+// Global memory as one launch's gangs use it: only arrivals at counters order gangs.
 class GlobalShadow {
  public:
   struct Byte {
-    Cell cell;             // the last cluster's to touch it
-    int32_t cluster = -1;  // the cluster that owns `cell`
-    int32_t writer = -1;   // the cluster that wrote it last
+    Cell cell;             // the last gang's to touch it
+    int32_t gang = -1;     // the gang that owns `cell`
+    int32_t writer = -1;   // the gang that wrote it last
     int16_t agent = 0;     // the agent there that wrote it last
     uint32_t time = 0;     // that agent's time of the write
-    int32_t reader = -1;   // the first cluster that read it
+    int32_t reader = -1;   // the first gang that read it
     bool many_readers = false;
   };
 
-  // Everything in front of an arrival: a thread's knowledge of the cluster at its last fence.
+  // Everything in front of an arrival: a thread's knowledge of the gang at its last fence.
   struct Arrival {
-    int32_t cluster;
+    int32_t gang;
     Clock clock;
   };
 
@@ -77,7 +77,7 @@ class GlobalShadow {
   Byte* last_ = nullptr;
 };
 
-// Detects the races of one cluster. on_access takes threads' accesses, read and write those of
+// Detects the races of one gang. on_access takes threads' accesses, read and write those of
 // asynchronous units, to shared memory alone. Agents are numbered through all blocks; a block's
 // agents of a kind are named by the block's rank and their number there.
 class RaceDetector {
@@ -85,11 +85,8 @@ class RaceDetector {
   static constexpr int kMaxMbarriers = 32;  // in a block
 
   // `arenas`: the blocks', one behind the other.
-  RaceDetector(Cluster& cluster,
-               int num_blocks,
-               int num_threads,
-               std::byte* arenas,
-               GlobalShadow& global);
+  RaceDetector(
+      Gang& gang, int num_blocks, int num_threads, std::byte* arenas, GlobalShadow& global);
 
   [[nodiscard]] int thread(int rank, int index) const { return rank * block_threads_ + index; }
 
@@ -123,8 +120,6 @@ class RaceDetector {
   [[nodiscard]] Clock empty_clock() const;
   // Whether some thread has seen everything that the agent released.
   [[nodiscard]] bool anyone_saw_all_of(int agent) const;
-  // Whether some thread of the block has seen the agent's events up to `time`.
-  [[nodiscard]] bool block_saw(int rank, int agent, uint32_t time) const;
 
   enum class Proxy : uint8_t { kGeneric, kAsync };
   void read(int agent, Proxy proxy, const void* p, int64_t bytes, const void* pc);
@@ -152,14 +147,14 @@ class RaceDetector {
   // The place of a byte, for reports: an offset in the arenas, or global memory.
   static constexpr int64_t kGlobal = -1;
 
-  // An agent's knowledge of other clusters since its own fence; agents that saw the fence share it.
+  // An agent's knowledge of other gangs since its own fence; agents that saw the fence share it.
   struct Learned {
     int agent;
     uint32_t time;
     std::vector<GlobalShadow::Arrival> arrivals;
   };
 
-  // Whether the agent knows of another cluster's last write of the byte.
+  // Whether the agent knows of another gang's last write of the byte.
   [[nodiscard]] bool knows_write(int agent, const GlobalShadow::Byte& byte) const;
   void global_access(std::byte* p, int64_t bytes, bool is_write, const void* pc);
   void read_cell(Cell& cell, int agent, Proxy proxy, int64_t offset, const void* pc);
@@ -171,7 +166,7 @@ class RaceDetector {
   void check_atomics(const Cell& cell, int agent, int64_t offset, const void* pc);
   void report(const char* what, int agent, int other, int64_t offset, const void* pc);
 
-  Cluster& cluster_;
+  Gang& gang_;
   int num_blocks_;
   int block_threads_;
   int block_warps_;

@@ -143,20 +143,20 @@ struct GivenStack {
   }
 };
 
-// Returns the arenas of a cluster's blocks, one behind the other.
+// Returns the arenas of a gang's blocks, one behind the other.
 std::byte* shared_arenas() {
   struct Free {
     void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{1024}); }
   };
 
-  constexpr size_t kBytes = Cluster::kMostBlocks * kArenaBytes;
+  constexpr size_t kBytes = gpu::kBlocksTogether * kArenaBytes;
   thread_local const std::unique_ptr<std::byte, Free> memory(
       static_cast<std::byte*>(::operator new (kBytes, std::align_val_t{1024})));
   return memory.get();
 }
 
-// The first seed runs the clusters in order, others in an order that tests may not rely on.
-std::vector<unsigned> cluster_order(unsigned count) {
+// The first seed runs the gangs in order, others in an order that tests may not rely on.
+std::vector<unsigned> gang_order(unsigned count) {
   std::vector<unsigned> order(count);
   for (unsigned i = 0; i < count; ++i) order[i] = i;
   Random64 random(run_state.seed);
@@ -242,18 +242,12 @@ std::string refusal_of(const LaunchShape& shape) {
     return "a grid of " + std::to_string(shape.grid.x) + " by " + std::to_string(shape.grid.y) +
            " blocks";
   }
-  const int blocks = shape.cluster_blocks;
-  if (blocks < 1 || blocks > Cluster::kMostBlocks ||
-      shape.grid.y % static_cast<unsigned>(blocks) != 0) {
-    return "clusters of " + std::to_string(blocks) + " of " + std::to_string(shape.grid.y) +
-           " blocks along y";
-  }
   return {};
 }
 
-void run_clusters(const LaunchShape& shape,
-                  const std::string& refused,
-                  const std::function<void()>& body) {
+void run_gangs(const LaunchShape& shape,
+               const std::string& refused,
+               const std::function<void()>& body) {
   if (!run_state.active) die("a launch outside of any Run");
   if (block_now != nullptr) die("a launch inside a kernel");
   const uint64_t launch = static_cast<uint64_t>(run_state.num_launches++);
@@ -267,11 +261,11 @@ void run_clusters(const LaunchShape& shape,
   begin_launch(shape.overlaps);
   PeerShadow::begin_launch();
   GlobalShadow global;
-  const auto in_cluster = static_cast<unsigned>(shape.cluster_blocks);
-  for (const unsigned at : cluster_order(shape.grid.x * (shape.grid.y / in_cluster))) {
+  const auto in_gang = static_cast<unsigned>(shape.together);
+  for (const unsigned at : gang_order(shape.grid.x * (shape.grid.y / in_gang))) {
     const uint64_t number = (launch << 32) + at;
-    Cluster cluster(shape, at, run_state.seed + (number << 8), run_state.mode, global);
-    cluster.run(body);
+    Gang gang(shape, at, run_state.seed + (number << 8), run_state.mode, global);
+    gang.run(body);
     if (run_state.reports.size() != reports) return;
   }
 }
@@ -279,34 +273,31 @@ void run_clusters(const LaunchShape& shape,
 }  // namespace
 
 void run_grid(const LaunchShape& shape, const std::function<void()>& body) {
-  const bool has_clusters = shape.cluster_blocks == 1 || capability >= kHopper;
-  run_clusters(
-      shape, has_clusters ? "" : "clusters on a device of " + std::to_string(capability), body);
+  run_gangs(shape, "", body);
 }
 
 void run_together(const LaunchShape& shape, const std::function<void()>& body) {
   const bool fits = shape.grid.y <= gpu::kBlocksTogether;
-  run_clusters(shape, fits ? "" : std::to_string(shape.grid.y) + " blocks together", body);
+  run_gangs(shape, fits ? "" : std::to_string(shape.grid.y) + " blocks together", body);
 }
 
-Cluster::Cluster(
+Gang::Gang(
     const LaunchShape& shape, unsigned number, uint64_t seed, Mode mode, GlobalShadow& global)
     : number_(static_cast<int32_t>(number)),
       random_(seed),
       policy_(seed % 256 == 0       ? Policy::kLatestFirst
               : seed % 256 % 4 == 1 ? Policy::kStarveOneWarp
                                     : Policy::kRandom),
-      num_alive_(shape.threads * shape.cluster_blocks) {
+      num_alive_(shape.threads * shape.together) {
   std::byte* const arenas = shared_arenas();
   if (mode == Mode::kRace) {
-    race_ =
-        std::make_unique<RaceDetector>(*this, shape.cluster_blocks, shape.threads, arenas, global);
+    race_ = std::make_unique<RaceDetector>(*this, shape.together, shape.threads, arenas, global);
   }
-  for (int rank = 0; rank < shape.cluster_blocks; ++rank) {
-    const Dim3 index{number % shape.grid.x,
-                     number / shape.grid.x * static_cast<unsigned>(shape.cluster_blocks) +
-                         static_cast<unsigned>(rank),
-                     0};
+  for (int rank = 0; rank < shape.together; ++rank) {
+    const Dim3 index{
+        number % shape.grid.x,
+        number / shape.grid.x * static_cast<unsigned>(shape.together) + static_cast<unsigned>(rank),
+        0};
     blocks_.push_back(
         std::make_unique<Block>(*this, shape, index, rank, arenas + rank * kArenaBytes));
   }
@@ -322,9 +313,9 @@ Cluster::Cluster(
   }
 }
 
-Cluster::~Cluster() { abandon(); }
+Gang::~Gang() { abandon(); }
 
-void Cluster::run(const std::function<void()>& body) {
+void Gang::run(const std::function<void()>& body) {
   try {
     while (!failed_) {
       if (ready_.empty()) {
@@ -349,7 +340,7 @@ void Cluster::run(const std::function<void()>& body) {
   }
 }
 
-void Cluster::check_end() {
+void Gang::check_end() {
   for (const std::unique_ptr<Block>& block : blocks_) {
     block_now = block.get();
     block->async().check_end();
@@ -357,13 +348,13 @@ void Cluster::check_end() {
   block_now = nullptr;
 }
 
-bool Cluster::is_starved(const Thread& thread) const {
+bool Gang::is_starved(const Thread& thread) const {
   const int warps = (thread.block->num_threads() + 31) / 32;
   return thread.block->rank() * warps + thread.index / 32 == starved_warp_;
 }
 
 // Returns the index in ready_ of the thread to run next, and moves the thread to its end.
-size_t Cluster::pick() {
+size_t Gang::pick() {
   size_t at = ready_.size() - 1;
   if (policy_ != Policy::kLatestFirst) at = random_.below(ready_.size());
   for (size_t tried = 0; tried < ready_.size() && is_starved(*ready_[at]); ++tried) {
@@ -374,7 +365,7 @@ size_t Cluster::pick() {
 }
 
 // Runs one asynchronous operation, if there is any.
-bool Cluster::step() {
+bool Gang::step() {
   if (pending_.empty()) return false;
   const size_t at = policy_ == Policy::kRandom ? random_.below(pending_.size()) : 0;
   std::swap(pending_[at], pending_.back());
@@ -386,7 +377,7 @@ bool Cluster::step() {
 }
 
 // Returns the threads that wait for another device to those that are ready, if there are any.
-bool Cluster::poll_again() {
+bool Gang::poll_again() {
   constexpr int kSpins = 64;
   if (polling_.empty()) return false;
   if (++num_polls_ < kSpins) {
@@ -398,7 +389,7 @@ bool Cluster::poll_again() {
   return true;
 }
 
-void Cluster::start_thread(Thread& thread, const std::function<void()>& body) {
+void Gang::start_thread(Thread& thread, const std::function<void()>& body) {
   thread.stack = stack_pool.take();
   auto entry = [this, &thread, &body](boost::context::fiber&& scheduler) {
     arrived_from_scheduler(nullptr);
@@ -417,7 +408,7 @@ void Cluster::start_thread(Thread& thread, const std::function<void()>& body) {
   thread.fiber = boost::context::fiber(std::allocator_arg, GivenStack{thread.stack}, entry);
 }
 
-void Cluster::resume(Thread& thread) {
+void Gang::resume(Thread& thread) {
   running_ = &thread;
   block_now = thread.block;
   current_thread = &thread;
@@ -430,7 +421,7 @@ void Cluster::resume(Thread& thread) {
 }
 
 // Unwinds the threads that have started and not ended.
-void Cluster::abandon() {
+void Gang::abandon() {
   for (const std::unique_ptr<Block>& block : blocks_) {
     for (Thread& thread : block->threads()) {
       if (!thread.fiber) continue;
@@ -442,7 +433,7 @@ void Cluster::abandon() {
   }
 }
 
-void Cluster::wait(const char* reason, Site site) {
+void Gang::wait(const char* reason, Site site) {
   Thread& thread = running();
   thread.waits_for = reason;
   thread.waits_at = site;
@@ -461,60 +452,24 @@ void Cluster::wait(const char* reason, Site site) {
   thread.waits_for = nullptr;
 }
 
-void Cluster::arrive(Site site) {
-  Thread& thread = running();
-  if (thread.arrived_phase >= 0) {
-    fail("cluster_arrive at " + describe(site) + ": twice without a cluster_wait");
-  }
-  thread.arrived_phase = phase_;
-  ++num_arrived_;
-  if (race_ != nullptr) race_->release(thread.agent, arrived_clock_);
-  complete_barrier_if_due();
-}
-
-void Cluster::wait_for_all(Site site) {
-  Thread& thread = running();
-  if (thread.arrived_phase < 0) {
-    fail("cluster_wait at " + describe(site) + " without a cluster_arrive");
-  }
-  if (thread.arrived_phase == phase_) {
-    waiting_.push_back(&thread);
-    wait("cluster_wait", site);
-  }
-  thread.arrived_phase = -1;
-  // No later phase can have ended without this thread.
-  if (race_ != nullptr) race_->acquire(thread.agent, done_clock_);
-}
-
-void Cluster::poll(const char* reason, Site site) {
+void Gang::poll(const char* reason, Site site) {
   polling_.push_back(&running());
   wait(reason, site);
 }
 
-// Removes the thread from the cluster's barrier.
-void Cluster::end(Thread& thread) {
+void Gang::end(Thread& thread) {
   if (!failed_) failed_ = !may_end(thread);
   thread.block->end(thread);
   --num_alive_;
-  if (thread.arrived_phase == phase_) --num_arrived_;
-  complete_barrier_if_due();
 }
 
-void Cluster::complete_barrier_if_due() {
-  if (num_arrived_ == 0 || num_arrived_ != num_alive_) return;
-  ++phase_;
-  num_arrived_ = 0;
-  done_clock_ = std::exchange(arrived_clock_, {});
-  for (Thread* const thread : std::exchange(waiting_, {})) wake(*thread);
-}
-
-std::string Cluster::place(int64_t offset) const {
+std::string Gang::place(int64_t offset) const {
   const int64_t rank = offset / kArenaBytes;
   const std::string place = blocks_[static_cast<size_t>(rank)]->place(offset % kArenaBytes);
   return size() > 1 ? "block " + std::to_string(rank) + "'s " + place : place;
 }
 
-std::string Cluster::who_waits() const {
+std::string Gang::who_waits() const {
   std::vector<std::pair<std::string, int>> groups;
   for (const std::unique_ptr<Block>& block : blocks_) {
     const std::string whose = size() > 1 ? " in block " + std::to_string(block->rank()) : "";

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// The blocks of a running cluster: one order of all their threads and asynchronous copies. A launch
-// without clusters has clusters of one block.
+// The blocks of a running gang: one order of all their threads and asynchronous copies. The blocks
+// of gpu::launch_together are one gang, those of other launches one each.
 #pragma once
 
 #include <boost/context/fiber.hpp>
@@ -32,16 +32,13 @@ class Random64 {
   uint64_t state_;
 };
 
-class Cluster {
+class Gang {
  public:
-  static constexpr int kMostBlocks = 8;
-
-  // `number`: the cluster's number in the grid, along x first.
-  Cluster(
-      const LaunchShape& shape, unsigned number, uint64_t seed, Mode mode, GlobalShadow& global);
-  ~Cluster();
-  Cluster(const Cluster&) = delete;
-  Cluster& operator=(const Cluster&) = delete;
+  // `number`: the gang's number in the grid, along x first.
+  Gang(const LaunchShape& shape, unsigned number, uint64_t seed, Mode mode, GlobalShadow& global);
+  ~Gang();
+  Gang(const Gang&) = delete;
+  Gang& operator=(const Gang&) = delete;
 
   // Runs until every thread has ended, or until the first error.
   void run(const std::function<void()>& body);
@@ -69,10 +66,6 @@ class Cluster {
     pending_.push_back({&block, std::move(operation)});
   }
 
-  // Arrive and wait at the barrier of all threads of the cluster that have not ended.
-  void arrive(Site site);
-  void wait_for_all(Site site);
-
   // Returns null in plain mode.
   RaceDetector* race() { return race_.get(); }
 
@@ -92,7 +85,6 @@ class Cluster {
   bool poll_again();
   void check_end();
   void end(Thread& thread);
-  void complete_barrier_if_due();
   [[nodiscard]] std::string who_waits() const;
   [[nodiscard]] bool is_starved(const Thread& thread) const;
 
@@ -109,13 +101,7 @@ class Cluster {
   Thread* running_ = nullptr;
   bool failed_ = false;
   boost::context::fiber scheduler_;
-  // State of the cluster's barrier.
   int num_alive_;
-  int num_arrived_ = 0;
-  int64_t phase_ = 0;
-  std::vector<Thread*> waiting_;
-  Clock arrived_clock_;
-  Clock done_clock_;
 };
 
 }  // namespace sluice::simt

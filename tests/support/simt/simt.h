@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // CUDA on the CPU: the names that kernels use, for .cu files compiled as C++. A launch runs its
-// grid cluster by cluster on the calling thread; every CUDA thread is a fiber that runs until it
+// grid block by block on the calling thread; every CUDA thread is a fiber that runs until it
 // waits. Only kernels/cuda/gpu.h includes it. simt.md says what it can and cannot see.
 #pragma once
 
@@ -46,7 +46,7 @@ enum class Mode : uint8_t { kPlain, kRace };
 // launch without one aborts, and so does a destructor with reports that were not taken.
 class Run {
  public:
-  // The seed picks the order of clusters, threads and asynchronous copies: 0 runs the latest ready
+  // The seed picks the order of blocks, threads and asynchronous copies: 0 runs the latest ready
   // thread first and copies as late as possible, every fourth starves one warp, others are random.
   // `host_waited`: what ran on this thread before has ended, also for a launch that overlaps.
   explicit Run(uint64_t seed, Mode mode = Mode::kPlain, bool host_waited = true);
@@ -81,7 +81,7 @@ struct LaunchShape {
   Dim3 grid;
   int threads;
   int64_t shared_bytes;
-  int cluster_blocks;  // blocks along y
+  int together;  // blocks along y that run in one schedule
   bool overlaps = false;
 };
 
@@ -323,14 +323,13 @@ struct LaunchShape {
   int64_t blocks_y = 1;
   int threads = 128;
   int64_t shared_bytes = 0;
-  int cluster_blocks = 1;  // along y, of which blocks_y is a multiple; more need Hopper
-  bool overlaps = false;   // with launches in front (kernels/cuda/gpu.h)
+  bool overlaps = false;  // with launches in front (kernels/cuda/gpu.h)
 };
 
 // Returns few, unlike a device, so that kernels take several tiles in turn in small tests, too.
 template <typename... Parameters>
-int64_t clusters_at_once(const LaunchShape& shape, void (*)(Parameters...)) {
-  return shape.cluster_blocks > 1 ? 1 : 3;
+int64_t blocks_at_once(const LaunchShape&, void (*)(Parameters...)) {
+  return 3;
 }
 
 template <typename... Parameters, typename... Arguments>
@@ -341,8 +340,7 @@ void launch(Stream stream,
   if (shape.blocks_x == 0 || shape.blocks_y == 0) return;
   const simt::Dim3 grid{static_cast<unsigned>(shape.blocks_x),
                         static_cast<unsigned>(shape.blocks_y)};
-  const simt::LaunchShape whole{
-      grid, shape.threads, shape.shared_bytes, shape.cluster_blocks, shape.overlaps};
+  const simt::LaunchShape whole{grid, shape.threads, shape.shared_bytes, 1, shape.overlaps};
   const auto call = std::make_pair(kernel, std::make_tuple(args...));
   simt::enqueue(stream, [whole, call] {
     const simt::ParameterSpace parameters(&call, sizeof(call));
