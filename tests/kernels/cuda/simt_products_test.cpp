@@ -3,6 +3,8 @@
 #include <gtest/gtest.h>
 
 #include <array>
+#include <cmath>
+#include <cstdint>
 #include <cstring>
 #include <string>
 #include <vector>
@@ -30,7 +32,9 @@ struct Transposed {
 };
 
 // Multiplies a [64][k] by b [k][columns], which comes in boxes of one swizzled row of columns.
-template <int kColumns, bool kChangesRows>
+enum class Misuse : uint8_t { kNone, kChangesRows, kReadsSumsEarly };
+
+template <int kColumns, Misuse kMisuse>
 void product_kernel(
     const gpu::TensorMap map, Swizzle swizzle, int32_t box, const uint16_t* a, float* out) {
   GPU_DYN_SHARED(Transposed<kColumns>, memory);
@@ -63,11 +67,12 @@ void product_kernel(
         step > 0);
   }
   ptx::wgmma_commit();
-  if (kChangesRows) rows[0][1] ^= 1;
-  ptx::wgmma_wait<0>();
+  if (kMisuse == Misuse::kChangesRows) rows[0][1] ^= 1;
+  if (kMisuse != Misuse::kReadsSumsEarly) ptx::wgmma_wait<0>();
   for (int i = 0; i < kColumns / 2; ++i) {
     out[(row + i % 4 / 2 * 8) * kColumns + i / 4 * 8 + thread % 4 * 2 + i % 2] = d[i];
   }
+  if (kMisuse == Misuse::kReadsSumsEarly) ptx::wgmma_wait<0>();
 }
 
 template <int kColumns>
@@ -91,7 +96,7 @@ class Products {
     return out;
   }
 
-  template <bool kChangesRows = false>
+  template <Misuse kMisuse = Misuse::kNone>
   [[nodiscard]] std::vector<float> run(Swizzle swizzle, int32_t box) const {
     const gpu::TensorMap map = gpu::make_tensor_map({.data = b_.data(),
                                                      .element_bytes = 2,
@@ -103,7 +108,7 @@ class Products {
     std::vector<float> out(kProductRows * kColumns);
     gpu::launch(nullptr,
                 {.threads = 128, .shared_bytes = sizeof(Transposed<kColumns>)},
-                product_kernel<kColumns, kChangesRows>,
+                product_kernel<kColumns, kMisuse>,
                 map,
                 swizzle,
                 box,
@@ -134,10 +139,17 @@ TEST(SimtProducts, RowsFromRegistersTimesATransposedMatrixOfEverySwizzle) {
   });
 }
 
+TEST(SimtProducts, SumsAreNoNumbersBeforeTheWait) {
+  on_schedules([] {
+    const std::vector<float> early = Products<64>().run<Misuse::kReadsSumsEarly>(Swizzle::k128, 64);
+    for (const float sum : early) ASSERT_TRUE(std::isnan(sum));
+  });
+}
+
 TEST(SimtErrors, RowsThatChangeBeforeTheWaitAreNamed) {
   for (uint64_t seed = 0; seed < 8; ++seed) {
     simt::Run run(seed);
-    (void)Products<64>().run<true>(Swizzle::k128, 64);
+    (void)Products<64>().run<Misuse::kChangesRows>(Swizzle::k128, 64);
     expect_report(joined(run.take_reports()), "its rows changed before wgmma_wait");
   }
 }
