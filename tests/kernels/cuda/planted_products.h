@@ -2,7 +2,6 @@
 // Small products by matrix instructions, each with bugs that can be switched on.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <vector>
 
@@ -85,63 +84,5 @@ struct CopiesShape {
 
 // out[token][output] of bf16 x [kTokens][kStride] and w [kOutputs][kStride], 16-byte aligned.
 std::vector<float> run_copies(CopiesBug bug, const uint16_t* x, const uint16_t* w);
-
-// Weights of 4 bits in groups of 32 with a scale and a minimum each, times int8 tokens, as in
-// kernels/cuda/gemm_blocks.cu: a warp has a segment of K, a block an expert's rows.
-enum class BlocksBug : uint8_t {
-  kNone,
-  kNoBarrierBeforeFold,
-  kNoBarrierBeforeReuse,
-  kSegmentOneShort,
-  kSegmentOverlaps,
-  kSegmentsShareAPlace,
-  kFoldInOrder,
-  kHighCodesFirst,
-  kChunkOfTheNeighbour,
-  kSumsTransposed,
-  kScaleOfTheFirstHalf,
-  kTokenScaleOfTheLane,
-  kScaleOfTheSegment,
-  kNoMinimum,
-  kUnmaskedTokens,
-  kUnmaskedOutputs,
-  kOneTileOnly,
-  kExpertOfTheBlock,
-  kOneExpertMore,
-  kBiasOfTheFirstExpert,
-  kPartOfAWarp,
-};
-
-struct BlocksShape {
-  static constexpr int kWarps = 4;
-  static constexpr int kThreads = kWarps * 32;
-  static constexpr int32_t kGroups = 10;  // segments of 2 and of 3
-  static constexpr int32_t kTile = 16;    // outputs
-  static constexpr int32_t kOutputs = 13;
-  static constexpr int32_t kTokens = 8;  // tokens of a group, whose activations lie together
-  static constexpr int32_t kExperts = 3;
-  static constexpr std::array<int32_t, kExperts> kFirst = {0, 16, 16};  // rows
-  static constexpr std::array<int32_t, kExperts> kCount = {11, 0, 3};
-  static constexpr int32_t kRows = 24;
-};
-
-struct BlocksInput {
-  using Shape = BlocksShape;
-
-  // codes[expert][group][register][output]: byte b of register r has k = 4 r + b in its low 4 bits
-  // and k = 16 + 4 r + b in its high ones.
-  uint32_t codes[Shape::kExperts][Shape::kGroups][4][Shape::kTile];
-  float scale[Shape::kExperts][Shape::kGroups][Shape::kTile];
-  float minimum[Shape::kExperts][Shape::kGroups][Shape::kTile];
-  float bias[Shape::kExperts][Shape::kTile];
-  int8_t x[Shape::kRows / Shape::kTokens][Shape::kGroups][Shape::kTokens][32];
-  float x_scale[Shape::kRows / Shape::kTokens][Shape::kGroups][Shape::kTokens];
-  float x_sum[Shape::kRows / Shape::kTokens][Shape::kGroups][Shape::kTokens];  // times the scale
-  int32_t chosen[Shape::kExperts];
-  int32_t num_chosen;
-};
-
-// Returns out[row][kTile]; outputs that are never written are -1.
-std::vector<float> run_blocks(BlocksBug bug, const BlocksInput& input);
 
 }  // namespace sluice::kernels::test

@@ -154,6 +154,19 @@ TEST(SimtErrors, RowsThatChangeBeforeTheWaitAreNamed) {
   }
 }
 
+TEST(SimtErrors, AProductByAPartOfAWarpIsNamed) {
+  const std::string report = report_of(
+      [] {
+        if (threadIdx.x >= 16) return;
+        int32_t sums[4] = {};
+        const uint32_t a[4] = {};
+        ptx::mma_s8(sums, a, 0, 0);
+      },
+      32);
+  expect_report(report, "mma_s8 at simt_products_test.cpp:");
+  expect_report(report, "left the kernel");
+}
+
 TEST(SimtErrors, ATransposedDescriptorInsideOfAnAtomIsNamed) {
   const std::string report = report_of(
       [] {
