@@ -18,10 +18,6 @@ constexpr int kRows = 4;
 
 __device__ __forceinline__ float folded(ReduceBug bug, float sum) {
   const uint32_t mask = bug == ReduceBug::kLaneOutsideItsMask ? 0x00FFU : 0xFFFFU;
-  if (bug == ReduceBug::kWrongFold) {
-    for (int half = 1; half <= 8; half *= 2) sum = __fadd_rn(sum, __shfl_xor_sync(mask, sum, half));
-    return sum;
-  }
   if (bug == ReduceBug::kShuffleAcrossTheMask) sum = __shfl_xor_sync(mask, sum, 16);
   for (int half = 8; half >= 1; half /= 2) sum = __fadd_rn(sum, __shfl_xor_sync(mask, sum, half));
   return sum;
@@ -173,14 +169,13 @@ __global__ void __launch_bounds__(160, 1) pipeline_kernel(const __grid_constant_
   float d[4] = {};
   const int32_t middle = chunks / 2;
   for (int32_t chunk = 0; chunk < chunks; ++chunk) {
-    const int32_t cut = kBug == PipelineBug::kSegmentOffByOne ? middle + 1 : middle;
-    if (chunk == cut) {
+    if (chunk == middle) {
       for (int i = 0; i < 4; ++i) kept[i] = d[i];
     }
-    consume_chunk<kBug>(ring, chunk, chunk == 0 || chunk == cut, d);
+    consume_chunk<kBug>(ring, chunk, chunk == 0 || chunk == middle, d);
   }
   for (int i = 0; i < 4; ++i) d[i] = __fadd_rn(kept[i], d[i]);
-  store(d, out, kBug == PipelineBug::kUnmaskedTokens ? kTokens : tokens);
+  store(d, out, tokens);
 }
 
 struct Tiles {
@@ -189,15 +184,11 @@ struct Tiles {
 };
 
 // Stores rows with the swizzle of 128 bytes, by all 128 threads.
-__device__ __forceinline__ void store_tile(uint16_t* tile,
-                                           const uint16_t* from,
-                                           int rows,
-                                           bool swizzle) {
+__device__ __forceinline__ void store_tile(uint16_t* tile, const uint16_t* from, int rows) {
   for (int i = static_cast<int>(threadIdx.x); i < rows * 64; i += 128) {
     const int row = i / 64;
-    const int piece = i % 64 / 8;
-    const int where = swizzle ? piece ^ row % 8 : piece;
-    tile[row * 64 + where * 8 + i % 8] = from[i];
+    const int piece = i % 64 / 8 ^ row % 8;
+    tile[row * 64 + piece * 8 + i % 8] = from[i];
   }
 }
 
@@ -205,8 +196,8 @@ template <StoreBug kBug>
 __global__ void __launch_bounds__(128, 1)
     stores_kernel(const uint16_t* x, const uint16_t* w, float* out) {
   GPU_DYN_SHARED(Tiles, tiles);
-  store_tile(tiles.w, w, kOutputs, kBug != StoreBug::kWrongSwizzle);
-  store_tile(tiles.x, x, kTokens, true);
+  store_tile(tiles.w, w, kOutputs);
+  store_tile(tiles.x, x, kTokens);
   const bool by_reader = kBug == StoreBug::kFenceByTheReader;
   if (kBug != StoreBug::kNoProxyFence && !by_reader) ptx::fence_proxy_async();
   if (kBug != StoreBug::kNoBarrier) ptx::bar_sync(1, 128);
@@ -258,16 +249,14 @@ void start(const uint16_t* x, const uint16_t* w, float* out) {
       nullptr, {.threads = 128, .shared_bytes = sizeof(Tiles)}, stores_kernel<kBug>, x, w, out);
 }
 
-TensorMap matrix(
-    const std::vector<uint16_t>& data, int32_t rows, int32_t k, int32_t box, Swizzle swizzle) {
-  const int32_t columns = swizzle == Swizzle::k64 ? 32 : 64;
+TensorMap matrix(const std::vector<uint16_t>& data, int32_t rows, int32_t k, int32_t box) {
   return gpu::make_tensor_map({.data = data.data(),
                                .element_bytes = 2,
                                .rank = 2,
                                .sizes = {k, rows},
                                .strides = {0, int64_t{k} * 2},
-                               .box = {columns, box * 64 / columns},
-                               .swizzle = swizzle});
+                               .box = {64, box},
+                               .swizzle = Swizzle::k128});
 }
 
 }  // namespace
@@ -286,10 +275,8 @@ std::vector<float> run_pipeline(PipelineBug bug,
                                 int32_t k,
                                 int32_t room) {
   std::vector<float> out(static_cast<size_t>(room) * kOutputs, -1.0F);
-  const bool wrong_map = bug == PipelineBug::kMapSwizzle;
-  const TensorMap x_map = matrix(x, tokens, k, kTokens, Swizzle::k128);
-  const TensorMap w_map =
-      matrix(w, kOutputs, k, kOutputs, wrong_map ? Swizzle::k64 : Swizzle::k128);
+  const TensorMap x_map = matrix(x, tokens, k, kTokens);
+  const TensorMap w_map = matrix(w, kOutputs, k, kOutputs);
   with_bug<PipelineBug::kCopyNobodyWaitsFor>(bug, [&]<PipelineBug kBug>() {
     start<kBug>(x_map, w_map, (k + 63) / 64, tokens, out.data());
   });

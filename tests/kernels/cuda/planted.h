@@ -39,7 +39,6 @@ enum class ReduceBug : uint8_t {
   kExitedLaneInMask,
   kUnmaskedTail,
   kSharedOffByOne,
-  kWrongFold,
   kSplitOffByOne,
   kTwoThreadsWriteOneElement,
 };
@@ -52,7 +51,6 @@ enum class HistogramBug : uint8_t {
   kNone,
   kNoBarrierAfterClear,
   kPlainAdd,
-  kNoPrefix,
   kNoBarrierBeforeRead,
   kNoBarrierBeforeFound,
 };
@@ -92,14 +90,9 @@ std::vector<float> run_overlap(OverlapBug bug,
 enum class PiecesBug : uint8_t {
   kNone,
   kCountsShareAPlace,
-  kThresholdOneShort,
-  kLowestLeftOut,
-  kTiesByPlaceInThePiece,
   kReadsAnotherPiece,
   kListsOverlap,
   kNoBarrierBeforeTheRest,
-  kRestNotCleared,
-  kOnePieceLess,
   kJoinsBeforeTheWait,
   kLeavesWithoutTheWait,
 };

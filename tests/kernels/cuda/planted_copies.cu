@@ -22,15 +22,13 @@ __device__ __forceinline__ int offset_of(int row, int piece) {
   return row * kRowBytes + (piece ^ row % 8) * 16;
 }
 
-template <CopiesBug kBug>
 __device__ __forceinline__ void copy_rows(std::byte* to,
                                           const uint16_t* from,
                                           int rows,
                                           int chunk) {
   for (auto i = static_cast<int>(threadIdx.x); i < rows * kPieces; i += Shape::kThreads) {
     const int column = chunk * 64 + i % kPieces * 8;
-    int left = 2 * (Shape::kK - column);
-    if (kBug == CopiesBug::kNoZeroFill) left = 16;
+    const int left = 2 * (Shape::kK - column);
     const int bytes = left < 0 ? 0 : left > 16 ? 16 : left;
     ptx::cp_async_16(to + offset_of(i / kPieces, i % kPieces),
                      from + i / kPieces * Shape::kStride + column,
@@ -42,8 +40,8 @@ template <CopiesBug kBug>
 __device__ __forceinline__ void load(
     Ring& ring, const uint16_t* x, const uint16_t* w, int stage, int chunk) {
   if (chunk < Shape::kChunks) {
-    copy_rows<kBug>(ring.w[stage], w, Shape::kOutputs, chunk);
-    copy_rows<kBug>(ring.x[stage], x, Shape::kTokens, chunk);
+    copy_rows(ring.w[stage], w, Shape::kOutputs, chunk);
+    copy_rows(ring.x[stage], x, Shape::kTokens, chunk);
   } else if (kBug == CopiesBug::kNoEmptyGroups) {
     return;
   }
@@ -61,15 +59,13 @@ __device__ __forceinline__ void multiply(const Ring& ring, int stage, float (&d)
     for (int i = 0; i < 2; ++i) {
       const int piece = 2 * (step + i) + matrix / 2;
       int offset = offset_of(w_row, piece);
-      if (kBug == CopiesBug::kReadWithoutSwizzle) offset = w_row * kRowBytes + piece * 16;
       if (kBug == CopiesBug::kRowNotAligned) offset += 8;
       ptx::ldmatrix_x4(a[i], &ring.w[stage][offset]);
     }
     uint32_t b[4];
     ptx::ldmatrix_x4(b, &ring.x[stage][offset_of(row, 2 * step + matrix)]);
     if (kBug == CopiesBug::kPartOfAWarp && thread % 32 >= 16) continue;
-    const bool swapped = kBug == CopiesBug::kHalvesSwapped;
-    ptx::mma_bf16(d, a[0], b[swapped ? 1 : 0], b[swapped ? 0 : 1]);
+    ptx::mma_bf16(d, a[0], b[0], b[1]);
     ptx::mma_bf16(d, a[1], b[2], b[3]);
   }
 }

@@ -19,8 +19,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     if (thread < Shape::kBins) bins[thread] = 0;
     if (kBug != HistogramBug::kNoBarrierAfterClear) __syncthreads();
     for (int i = thread; i < Shape::kValues; i += Shape::kThreads) {
-      const bool matches = values[i] >> (shift + 4) == prefix;
-      if (!matches && kBug != HistogramBug::kNoPrefix) continue;
+      if (values[i] >> (shift + 4) != prefix) continue;
       const uint32_t digit = values[i] >> shift & (Shape::kBins - 1);
       if (kBug == HistogramBug::kPlainAdd) {
         bins[digit] += 1;

@@ -36,9 +36,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) peers_kernel(
   // Recorded work has the number of its recording.
   if (kBug == PeersBug::kCountOfTheLaunch) number = launch < 2 ? launch : 2;
   if (word < Shape::kWords) {
-    const float value =
-        kBug == PeersBug::kZerosLoseTheirSign ? __fadd_rn(own[word], 0.0F) : own[word];
-    half_of<kBug>(peers, peer, number)[word] = value;
+    half_of<kBug>(peers, peer, number)[word] = own[word];
   }
   if (kBug != PeersBug::kNoBarrierBeforeTelling) __syncthreads();
   if (thread == 0) {
@@ -62,10 +60,8 @@ __global__ void __launch_bounds__(Shape::kThreads, 1) peers_kernel(
     __syncthreads();
     if (has_come[0] == 0 || word >= Shape::kWords) return;
   }
-  const uint32_t half = kBug == PeersBug::kWrongHalf ? number + 1 : number;
-  const float other = half_of<kBug>(peers, peers.rank, half)[word];
-  const bool own_first = peers.rank == 0 || kBug == PeersBug::kOwnPartFirst;
-  out[word] = own_first ? __fsub_rn(own[word], other) : __fsub_rn(other, own[word]);
+  const float other = half_of<kBug>(peers, peers.rank, number)[word];
+  out[word] = peers.rank == 0 ? __fsub_rn(own[word], other) : __fsub_rn(other, own[word]);
 }
 
 }  // namespace
@@ -77,7 +73,7 @@ std::vector<float> run_peers(PeersBug bug,
   std::vector<float> out(Shape::kWords, -1.0F);
   const bool more = bug == PeersBug::kOneBlockMore && windows.rank == 1;
   const int64_t blocks = more ? 3 : 2;
-  with_bug<PeersBug::kOwnPartFirst>(bug, [&]<PeersBug kBug>() {
+  with_bug<PeersBug::kOneBlockMore>(bug, [&]<PeersBug kBug>() {
     gpu::launch_together(nullptr,
                          blocks,
                          Shape::kThreads,

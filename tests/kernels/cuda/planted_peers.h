@@ -17,12 +17,9 @@ enum class PeersBug : uint8_t {
   kNoBarrierBeforeTelling,
   kNoBarrierBehindTheWait,
   kNoWait,
-  kWrongHalf,
   kOneHalf,
   kCountOfTheLaunch,
   kOneBlockMore,
-  kZerosLoseTheirSign,
-  kOwnPartFirst,
 };
 
 struct PeersShape {

@@ -34,11 +34,10 @@ __device__ __forceinline__ int32_t count_in_block(const uint64_t (&held)[kHeld],
 // Returns the rank that exactly the kListed highest of the block's reach; 0: there are fewer.
 template <PiecesBug kBug, int kHeld>
 __device__ __forceinline__ uint64_t threshold_of(const uint64_t (&held)[kHeld]) {
-  constexpr int32_t kNth = Shape::kListed - (kBug == PiecesBug::kThresholdOneShort ? 1 : 0);
   uint64_t found = 0;
   for (int bit = 63, round = 0; bit >= 0; --bit, ++round) {
     const uint64_t next = found | uint64_t{1} << bit;
-    if (count_in_block<kBug>(held, next, round) >= kNth) found = next;
+    if (count_in_block<kBug>(held, next, round) >= Shape::kListed) found = next;
   }
   return found;
 }
@@ -55,8 +54,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   uint64_t held[Shape::kPiece / Shape::kThreads];
   for (int j = 0; j < Shape::kPiece / Shape::kThreads; ++j) {
     const int i = begin + thread + j * Shape::kThreads;
-    const int number = kBug == PiecesBug::kTiesByPlaceInThePiece ? i - begin : i;
-    held[j] = i < Shape::kValues ? cuda::rank_of(values[i], number) : 0;
+    held[j] = i < Shape::kValues ? cuda::rank_of(values[i], i) : 0;
   }
   if (thread == 0) num_listed[0] = 0;
   uint64_t threshold = threshold_of<kBug>(held);
@@ -70,7 +68,6 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
     if (rank != 0 && rank >= threshold) list[gpu::shared_add(num_listed, 1U)] = rank;
   }
   if (kBug != PiecesBug::kNoBarrierBeforeTheRest) __syncthreads();
-  if (kBug == PiecesBug::kRestNotCleared) return;
   const auto listed = static_cast<int>(num_listed[0]);
   if (listed + thread < Shape::kListed) list[listed + thread] = 0;
 }
@@ -78,8 +75,7 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
 template <PiecesBug kBug>
 __global__ void __launch_bounds__(Shape::kThreads, 1)
     join_kernel(const uint64_t* lists, float* out) {
-  constexpr int kCount =
-      (Shape::kPieces - (kBug == PiecesBug::kOnePieceLess ? 1 : 0)) * Shape::kListed;
+  constexpr int kCount = Shape::kPieces * Shape::kListed;
   static_assert(kCount <= Shape::kThreads);
   const auto thread = static_cast<int>(threadIdx.x);
   uint64_t own[1] = {0};
@@ -88,13 +84,10 @@ __global__ void __launch_bounds__(Shape::kThreads, 1)
   ptx::wait_for_launches();
   if (kBug != PiecesBug::kJoinsBeforeTheWait && thread < kCount) own[0] = lists[thread];
   const uint64_t threshold = threshold_of<kBug>(own);
-  const bool reaches = kBug == PiecesBug::kLowestLeftOut ? own[0] > threshold : own[0] >= threshold;
-  if (own[0] == 0 || !reaches) return;
+  if (own[0] == 0 || own[0] < threshold) return;
   int place = 0;
   for (int i = 0; i < kCount; ++i) place += lists[i] > own[0] ? 1 : 0;
-  const int moved =
-      kBug == PiecesBug::kTiesByPlaceInThePiece ? thread / Shape::kListed * Shape::kPiece : 0;
-  if (place < Shape::kListed) out[place] = static_cast<float>(cuda::index_of(own[0]) + moved);
+  if (place < Shape::kListed) out[place] = static_cast<float>(cuda::index_of(own[0]));
 }
 
 }  // namespace

@@ -26,11 +26,8 @@ enum class PipelineBug : uint8_t {
   kReadBeforeWgmmaWait,
   kNoCommit,
   kDescriptorSwizzle,
-  kMapSwizzle,
   kAtomStride,
   kRingOneShort,
-  kSegmentOffByOne,
-  kUnmaskedTokens,
   kCopyNobodyWaitsFor,
 };
 
@@ -48,7 +45,6 @@ enum class StoreBug : uint8_t {
   kNoProxyFence,
   kFenceByTheReader,
   kNoBarrier,
-  kWrongSwizzle,
   kReuseBeforeWait,
   kPartOfAWarpgroup,
 };
@@ -66,10 +62,7 @@ enum class CopiesBug : uint8_t {
   kNoCommit,
   kNoEmptyGroups,
   kReuseBeforeBarrier,
-  kReadWithoutSwizzle,
   kRowNotAligned,
-  kNoZeroFill,
-  kHalvesSwapped,
   kPartOfAWarp,
 };
 

@@ -35,10 +35,11 @@ __device__ __forceinline__ void init_ring(SegmentsRing& ring, int copiers) {
   }
 }
 
-// d = (accumulate ? d : 0) + the first `steps` of the stage's products, as a group of wgmma that is
-// not waited for.
-__device__ __forceinline__ void issue_steps(
-    SegmentsRing& ring, int stage, int steps, bool accumulate, float (&d)[4]) {
+// d = the first `steps` of the stage's products, as a group of wgmma that is not waited for.
+__device__ __forceinline__ void issue_steps(SegmentsRing& ring,
+                                            int stage,
+                                            int steps,
+                                            float (&d)[4]) {
   constexpr uint32_t kAtom = 8 * kRingRowBytes;
   const uint32_t w = gpu::ptx::shared_address(ring.w[stage]);
   const uint32_t x = gpu::ptx::shared_address(ring.x[stage]);
@@ -49,7 +50,7 @@ __device__ __forceinline__ void issue_steps(
     gpu::ptx::wgmma_bf16(d,
                          gpu::ptx::matrix_descriptor(w + offset, gpu::Swizzle::k128, kAtom),
                          gpu::ptx::matrix_descriptor(x + offset, gpu::Swizzle::k128, kAtom),
-                         accumulate || step > 0);
+                         step > 0);
   }
   gpu::ptx::wgmma_commit();
 }

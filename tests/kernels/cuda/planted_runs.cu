@@ -43,11 +43,9 @@ struct Place {
   int output;
 };
 
-template <RunsBug kBug>
 __device__ __forceinline__ Place place_of(int tile) {
   const int layer = tile < kFirstTiles ? 0 : 1;
-  const bool restarts = kBug != RunsBug::kTilesGoOn;
-  return {layer, (tile - (restarts ? layer * kFirstTiles : 0)) * Shape::kTileOutputs};
+  return {layer, (tile - layer * kFirstTiles) * Shape::kTileOutputs};
 }
 
 __device__ __forceinline__ int outputs_of(int layer) {
@@ -59,7 +57,6 @@ template <RunsBug kBug, typename F>
 __device__ __forceinline__ void for_run(F f) {
   const int first = static_cast<int>(blockIdx.x) * kRun;
   int last = first + kRun < kUnits ? first + kRun : kUnits;
-  if (kBug == RunsBug::kRunOneShort && blockIdx.x == 1) --last;
   if (kBug == RunsBug::kRunsOverlap && blockIdx.x == 1) ++last;
   for (int unit = first; unit < last;) {
     const int tile = unit / Shape::kSegments;
@@ -86,10 +83,9 @@ template <RunsBug kBug>
 __device__ __forceinline__ void copy_weights(Memory& memory, const Work& work) {
   copy<kBug>(memory, [&](int tile, int column, int stage) {
     ptx::mbar_arrive_expect_tx(&memory.ring.full[stage], kRingWeightBytes);
-    const Place place = place_of<kBug>(tile);
-    const int layer = kBug == RunsBug::kWeightsOfTheFirst ? 0 : place.layer;
+    const Place place = place_of(tile);
     ptx::tma_load_2d(
-        memory.ring.w[stage], &work.w[layer], column, place.output, &memory.ring.full[stage]);
+        memory.ring.w[stage], &work.w[place.layer], column, place.output, &memory.ring.full[stage]);
   });
 }
 
@@ -101,16 +97,17 @@ __device__ __forceinline__ void copy_x(Memory& memory, const Work& work) {
   });
 }
 
-// d = (accumulate ? d : 0) + the segment's products.
+// d = the segment's products.
 template <RunsBug kBug>
-__device__ __forceinline__ void multiply(
-    Memory& memory, const RingCursor& at, int segment, bool accumulate, float (&d)[4]) {
+__device__ __forceinline__ void multiply(Memory& memory,
+                                         const RingCursor& at,
+                                         int segment,
+                                         float (&d)[4]) {
   ptx::mbar_wait(&memory.ring.full[at.stage], at.parity);
   const bool is_first = threadIdx.x % 32 == 0;
   if (kBug == RunsBug::kReleaseBeforeWait && is_first)
     ptx::mbar_arrive(&memory.ring.empty[at.stage]);
-  const int steps = kBug == RunsBug::kWholeChunks ? 4 : 2 * Shape::num_groups(segment);
-  issue_steps(memory.ring, at.stage, steps, accumulate, d);
+  issue_steps(memory.ring, at.stage, 2 * Shape::num_groups(segment), d);
   ptx::wgmma_wait<0>();
   ptx::fence_registers(d);
   if (kBug != RunsBug::kReleaseBeforeWait && is_first)
@@ -148,7 +145,7 @@ __device__ __forceinline__ int grow(
   first = segment;
   for (int width = 1; width < Shape::kSegments; width *= 2) {
     const bool is_right = (first & width) != 0;
-    const bool has_left = kBug == RunsBug::kLeftOfTheTileBefore || first - width >= begin;
+    const bool has_left = first - width >= begin;
     const auto word = [&](int i) -> float& {
       return width == 1 ? waiting.one[i] : width == 2 ? waiting.two[i] : memory.four[i][column];
     };
@@ -172,24 +169,15 @@ __device__ __forceinline__ bool is_cut(int tile, int first, int width) {
   return false;
 }
 
-template <RunsBug kBug>
 __device__ __forceinline__ float join(
-    const Work& work, int tile, int token, int output, int own_layer) {
-  const int layer = kBug == RunsBug::kJoinOfTheFirst ? 0 : own_layer;
+    const Work& work, int tile, int token, int output, int layer) {
   float s[Shape::kSegments];
   for (int i = 0; i < Shape::kSegments; ++i) {
     s[i] = work.parts[layer][part_at(layer, i, token, output)];
   }
-  if (kBug == RunsBug::kJoinInOrder) {
-    for (int i = 1; i < Shape::kSegments; ++i) {
-      if (is_cut(tile, i - 1, 2)) s[0] = __fadd_rn(s[0], s[i]);
-    }
-    return s[0];
-  }
   for (int width = 1; width < Shape::kSegments; width *= 2) {
     for (int i = 0; i < Shape::kSegments; i += 2 * width) {
-      const int first = kBug == RunsBug::kCutOneLate ? i + 1 : i;
-      if (is_cut(tile, first, 2 * width)) s[i] = __fadd_rn(s[i], s[i + width]);
+      if (is_cut(tile, i, 2 * width)) s[i] = __fadd_rn(s[i], s[i + width]);
     }
   }
   return s[0];
@@ -199,13 +187,10 @@ __device__ __forceinline__ float join(
 template <RunsBug kBug>
 __device__ __forceinline__ bool comes_last(const Work& work, int tile) {
   constexpr uint32_t kAllLanes = 0xFFFFFFFFU;
-  constexpr bool kOfTheBlock = kBug == RunsBug::kCounterOfTheBlock;
   const int first = tile * Shape::kSegments / kRun;
   const int last = (tile * Shape::kSegments + Shape::kSegments - 1) / kRun;
-  auto arrivals = static_cast<uint32_t>(last - first + 1);
-  if (kBug == RunsBug::kOneArrivalTooMany) ++arrivals;
-  if (kOfTheBlock) arrivals *= kRingConsumerWarps;
-  const int warp = kOfTheBlock ? 0 : static_cast<int>(threadIdx.x) / 32;
+  const auto arrivals = static_cast<uint32_t>(last - first + 1);
+  const int warp = static_cast<int>(threadIdx.x) / 32;
   uint32_t is_last = 0;
   if (kBug != RunsBug::kNoSyncBeforeArrival) __syncwarp();
   if (threadIdx.x % 32 == 0) {
@@ -227,28 +212,25 @@ __device__ __forceinline__ void multiply_run(Memory& memory, const Work& work) {
   for_run<kBug>([&](int tile, int begin, int end) {
     if (kBug == RunsBug::kRingRestarts) at = {};
     float d[4];
-    const Place place = place_of<kBug>(tile);
+    const Place place = place_of(tile);
     for (int segment = begin; segment < end; ++segment, at.advance()) {
-      const bool accumulate = kBug == RunsBug::kNoPromotion && segment > begin;
-      multiply<kBug>(memory, at, segment, accumulate, d);
+      multiply<kBug>(memory, at, segment, d);
       int first = 0;
       const int width = grow<kBug>(memory, waiting, segment, begin, end, d, first);
       if (width == 0) continue;
-      const int at_segment = kBug == RunsBug::kPartAtItsEnd ? first + width - 1 : first;
       for_sums(place, [&](int output, int token, int i) {
         if (end - begin == Shape::kSegments) {
           work.out[place.layer][token * Shape::kOutputs + output] = d[i];
         } else {
-          work.parts[place.layer][part_at(place.layer, at_segment, token, output)] = d[i];
+          work.parts[place.layer][part_at(place.layer, first, token, output)] = d[i];
         }
       });
     }
-    const bool is_whole = end - begin == Shape::kSegments;
-    if (is_whole && kBug != RunsBug::kWholeTilesToo) return;
+    if (end - begin == Shape::kSegments) return;
     if (!comes_last<kBug>(work, tile)) return;
     for_sums(place, [&](int output, int token, int) {
       work.out[place.layer][token * Shape::kOutputs + output] =
-          join<kBug>(work, tile, token, output, place.layer);
+          join(work, tile, token, output, place.layer);
     });
   });
 }
@@ -297,16 +279,14 @@ std::vector<float> run_runs(RunsBug bug,
   std::vector<uint32_t> arrivals(static_cast<size_t>(kRuns * kRingConsumerWarps));
   Work work{.x = segments_map(x, Shape::kTokens, Shape::kTokens),
             .w = {},
-            .parts = {parts.data(), parts.data()},
+            .parts = {parts.data(),
+                      parts.data() + Shape::kSegments * Shape::kTokens * kLayerOutputs[0]},
             .out = {out.data(), out.data() + kLayerOutputs[0]},
             .arrivals = arrivals.data()};
   for (int i = 0; i < kLayers; ++i) {
     work.w[i] = segments_map(weights[i], kLayerOutputs[i], Shape::kTileOutputs);
   }
-  if (bug != RunsBug::kPartsShareAPlace) {
-    work.parts[1] += Shape::kSegments * Shape::kTokens * kLayerOutputs[0];
-  }
-  with_bug<RunsBug::kJoinOfTheFirst>(bug, [&]<RunsBug kBug>() { start<kBug>(work); });
+  with_bug<RunsBug::kJoinedByAll>(bug, [&]<RunsBug kBug>() { start<kBug>(work); });
   return out;
 }
 

@@ -61,7 +61,6 @@ TEST_F(Reduce, EveryPlantedBugIsCaught) {
   expect("exited lane in a mask", "left the kernel", kExitedLaneInMask);
   expect("unmasked tail", "race: a read", kUnmaskedTail);
   expect("shared off by one", "a write out of bounds", kSharedOffByOne);
-  expect("wrong fold", "wrong bits", kWrongFold);
   expect("split off by one", "race: writes of two blocks", kSplitOffByOne);
   expect("two threads, one element", "race: two writes", kTwoThreadsWriteOneElement);
 }
@@ -101,7 +100,6 @@ TEST_F(Histogram, EveryPlantedBugIsCaught) {
   using enum HistogramBug;
   expect("no barrier after clear", "race: an atomic on what", kNoBarrierAfterClear);
   expect("plain add", "race: ", kPlainAdd);
-  expect("no prefix", "wrong bits", kNoPrefix);
   expect("no barrier before the sums", "race: an access beside an atomic", kNoBarrierBeforeRead);
   expect("no barrier before found", "race: a read of what", kNoBarrierBeforeFound);
 }
