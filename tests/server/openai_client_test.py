@@ -74,6 +74,12 @@ def check_logprobs(client, model):
         assert item.logprob <= 0 and len(item.top_logprobs) == 2
         assert item.top_logprobs[0].logprob >= item.top_logprobs[1].logprob
         assert item.top_logprobs[0].token == item.token, "greedy takes the best token"
+    events = chat(client, model, max_tokens=3, temperature=0, logprobs=True, top_logprobs=2,
+                  stream=True)
+    streamed = []
+    for event in events:
+        streamed += (event.choices[0].logprobs.content or []) if event.choices[0].logprobs else []
+    assert streamed == content, "stream and whole answer differ"
 
 
 def check_choices(client, model):
