@@ -156,9 +156,6 @@ class KvCacheManager {
 
   // Blocks that allocate_slots() could hand out now, in the scarcest group.
   [[nodiscard]] int32_t num_available_blocks() const;
-  // The most blocks that `num_tokens` tokens of one request, computed in small steps, hold in any
-  // group.
-  [[nodiscard]] int32_t blocks_for(int32_t num_tokens) const;
   // Whether a request of this many tokens could ever run alone.
   [[nodiscard]] bool fits_alone(int32_t num_tokens) const;
   // Whether there are blocks that neither are available nor are the request's: other requests hold
