@@ -101,7 +101,7 @@ BUGS = [
     ("sections for images turn neighbours", "engine/models/rope_reader.cpp",
      "rope.style = are_pairs ?",
      "rope.style = are_pairs || metadata.has(\"rope.dimension_sections\") ?", "models_test"),
-    ("queries lie in front of all their gates", "engine/models/attention_mixer.cpp",
+    ("queries lie in front of all their gates", "engine/models/attention_mixer_load.cpp",
      "const int32_t column = i + i / layer_.head_dim * layer_.head_dim;",
      "const int32_t column = i;", "models_test"),
     ("layers share the first K and V of their kind", "engine/models/gemma4.cpp",
