@@ -4,6 +4,10 @@
 // whose weights are not normalized, V3's sigmoids with a bias; both choose in groups of experts.
 // Youtu-LLM has V3's attention and dense layers alone.
 // V3.2 and GLM-5 have indexers, whose keys rotate in halves and in pairs.
+#include <algorithm>
+#include <array>
+#include <cstddef>
+
 #include "engine/core/log.h"
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
@@ -66,49 +70,37 @@ constexpr KeyDefault kGlm4MoeLiteDefaults[] = {
     {"first_k_dense_replace", 1U},
 };
 
-constexpr KeyDefault kV32Defaults[] = {
-    {"num_attention_heads", 128U},
-    {"max_position_embeddings", 163840U},
-    {"rms_norm_eps", 1e-6},
-    {"q_lora_rank", 1536U},
-    {"kv_lora_rank", 512U},
-    {"qk_nope_head_dim", 128U},
-    {"qk_rope_head_dim", 64U},
-    {"v_head_dim", 128U},
-    {"n_routed_experts", 256U},
-    {"n_shared_experts", 1U},
-    {"num_experts_per_tok", 8U},
-    {"moe_intermediate_size", 2048U},
-    {"routed_scaling_factor", 2.5},
-    {"n_group", 8U},
-    {"topk_group", 4U},
-    {"first_k_dense_replace", 3U},
-    {"index_topk", 2048U},
-    {"index_head_dim", 128U},
-    {"index_n_heads", 64U},
-};
+// Returns the table with other values in rows that it has, and with further rows.
+template <size_t kCount, size_t kChanged, size_t kAdded>
+constexpr std::array<KeyDefault, kCount + kAdded> derived_from(
+    const KeyDefault (&table)[kCount],
+    const KeyDefault (&changed)[kChanged],
+    const KeyDefault (&added)[kAdded]) {
+  std::array<KeyDefault, kCount + kAdded> rows{};
+  std::ranges::copy(table, rows.begin());
+  for (const KeyDefault& row : changed) {
+    *std::ranges::find(rows, row.spelling, &KeyDefault::spelling) = row;
+  }
+  std::ranges::copy(added, rows.begin() + kCount);
+  return rows;
+}
 
-constexpr KeyDefault kGlmMoeDsaDefaults[] = {
-    {"num_attention_heads", 64U},
-    {"max_position_embeddings", 202752U},
-    {"rms_norm_eps", 1e-5},
-    {"q_lora_rank", 2048U},
-    {"kv_lora_rank", 512U},
-    {"qk_nope_head_dim", 192U},
-    {"qk_rope_head_dim", 64U},
-    {"v_head_dim", 256U},
-    {"n_routed_experts", 256U},
-    {"n_shared_experts", 1U},
-    {"num_experts_per_tok", 8U},
-    {"moe_intermediate_size", 2048U},
-    {"routed_scaling_factor", 2.5},
-    {"n_group", 1U},
-    {"topk_group", 1U},
-    {"first_k_dense_replace", 3U},
-    {"index_topk", 2048U},
-    {"index_head_dim", 128U},
-    {"index_n_heads", 32U},
-};
+constexpr auto kV32Defaults =
+    derived_from(kV3Defaults,
+                 {{"max_position_embeddings", 163840U}},
+                 {{"index_topk", 2048U}, {"index_head_dim", 128U}, {"index_n_heads", 64U}});
+
+constexpr auto kGlmMoeDsaDefaults =
+    derived_from(kV3Defaults,
+                 {{"num_attention_heads", 64U},
+                  {"max_position_embeddings", 202752U},
+                  {"rms_norm_eps", 1e-5},
+                  {"q_lora_rank", 2048U},
+                  {"qk_nope_head_dim", 192U},
+                  {"v_head_dim", 256U},
+                  {"n_group", 1U},
+                  {"topk_group", 1U}},
+                 {{"index_topk", 2048U}, {"index_head_dim", 128U}, {"index_n_heads", 32U}});
 
 constexpr KeyDefault kYoutuDefaults[] = {
     {"num_attention_heads", 16U},
