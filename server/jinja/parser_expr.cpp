@@ -22,6 +22,7 @@ constexpr std::array<OpName, 6> kCompareOps = {{{"==", Op::kEq},
                                                 {">", Op::kGt},
                                                 {">=", Op::kGe}}};
 constexpr std::array<OpName, 2> kSumOps = {{{"+", Op::kAdd}, {"-", Op::kSub}}};
+constexpr std::array<OpName, 1> kPowerOps = {{{"**", Op::kPow}}};
 constexpr std::array<OpName, 4> kProductOps = {
     {{"*", Op::kMul}, {"/", Op::kDiv}, {"//", Op::kFloorDiv}, {"%", Op::kMod}}};
 
@@ -86,28 +87,36 @@ Parser::ExprResult Parser::parse_condition() {
   return root;
 }
 
-Parser::ExprResult Parser::parse_or() {
-  SLUICE_TRY(ExprPtr first, parse_and());
-  if (!is_name("or")) return first;
-  ExprPtr node = make_expr(ExprKind::kOr);
+template <typename Operand, typename Take>
+Parser::ExprResult Parser::parse_level(ExprKind kind, const Operand& operand, const Take& take) {
+  SLUICE_TRY(ExprPtr first, operand());
+  ExprPtr node = make_expr(kind);
   node->children.push_back(std::move(first));
-  while (take_name("or")) {
-    SLUICE_TRY(ExprPtr operand, parse_and());
-    node->children.push_back(std::move(operand));
+  while (take(*node)) {
+    SLUICE_TRY(ExprPtr another, operand());
+    node->children.push_back(std::move(another));
   }
+  if (node->children.size() == 1) return std::move(node->children[0]);
   return node;
 }
 
+template <typename Ops>
+bool Parser::take_op_of(const Ops& ops, Expr& node) {
+  const OpName* const found = find_op(ops, current());
+  if (found == nullptr) return false;
+  node.ops.push_back(found->op);
+  next();
+  return true;
+}
+
+Parser::ExprResult Parser::parse_or() {
+  return parse_level(
+      ExprKind::kOr, [this] { return parse_and(); }, [this](Expr&) { return take_name("or"); });
+}
+
 Parser::ExprResult Parser::parse_and() {
-  SLUICE_TRY(ExprPtr first, parse_not());
-  if (!is_name("and")) return first;
-  ExprPtr node = make_expr(ExprKind::kAnd);
-  node->children.push_back(std::move(first));
-  while (take_name("and")) {
-    SLUICE_TRY(ExprPtr operand, parse_not());
-    node->children.push_back(std::move(operand));
-  }
-  return node;
+  return parse_level(
+      ExprKind::kAnd, [this] { return parse_not(); }, [this](Expr&) { return take_name("and"); });
 }
 
 Parser::ExprResult Parser::parse_not() {
@@ -122,80 +131,45 @@ Parser::ExprResult Parser::parse_not() {
 }
 
 Parser::ExprResult Parser::parse_compare() {
-  SLUICE_TRY(ExprPtr first, parse_sum());
-  ExprPtr node = make_expr(ExprKind::kCompare);
-  node->children.push_back(std::move(first));
-  while (true) {
-    Op op = Op::kIn;
-    if (const OpName* found = find_op(kCompareOps, current())) {
-      op = found->op;
-      next();
-    } else if (is_name("not") && ahead().kind == TokenKind::kName && ahead().text == "in") {
-      op = Op::kNotIn;
-      next();
-      next();
-    } else if (!take_name("in")) {
-      break;
-    }
-    SLUICE_TRY(ExprPtr operand, parse_sum());
-    node->ops.push_back(op);
-    node->children.push_back(std::move(operand));
-  }
-  if (node->ops.empty()) return std::move(node->children[0]);
-  return node;
+  const auto take = [this](Expr& node) {
+    if (take_op_of(kCompareOps, node)) return true;
+    const bool is_not_in =
+        is_name("not") && ahead().kind == TokenKind::kName && ahead().text == "in";
+    if (is_not_in) next();
+    if (!take_name("in")) return false;
+    node.ops.push_back(is_not_in ? Op::kNotIn : Op::kIn);
+    return true;
+  };
+  return parse_level(
+      ExprKind::kCompare, [this] { return parse_sum(); }, take);
 }
 
 Parser::ExprResult Parser::parse_sum() {
-  SLUICE_TRY(ExprPtr first, parse_concat());
-  ExprPtr node = make_expr(ExprKind::kChain);
-  node->children.push_back(std::move(first));
-  while (const OpName* op = find_op(kSumOps, current())) {
-    next();
-    SLUICE_TRY(ExprPtr operand, parse_concat());
-    node->ops.push_back(op->op);
-    node->children.push_back(std::move(operand));
-  }
-  if (node->ops.empty()) return std::move(node->children[0]);
-  return node;
+  return parse_level(
+      ExprKind::kChain,
+      [this] { return parse_concat(); },
+      [this](Expr& node) { return take_op_of(kSumOps, node); });
 }
 
 Parser::ExprResult Parser::parse_concat() {
-  SLUICE_TRY(ExprPtr first, parse_product());
-  if (!is_op("~")) return first;
-  ExprPtr node = make_expr(ExprKind::kConcat);
-  node->children.push_back(std::move(first));
-  while (take_op("~")) {
-    SLUICE_TRY(ExprPtr operand, parse_product());
-    node->children.push_back(std::move(operand));
-  }
-  return node;
+  return parse_level(
+      ExprKind::kConcat,
+      [this] { return parse_product(); },
+      [this](Expr&) { return take_op("~"); });
 }
 
 Parser::ExprResult Parser::parse_product() {
-  SLUICE_TRY(ExprPtr first, parse_power());
-  ExprPtr node = make_expr(ExprKind::kChain);
-  node->children.push_back(std::move(first));
-  while (const OpName* op = find_op(kProductOps, current())) {
-    next();
-    SLUICE_TRY(ExprPtr operand, parse_power());
-    node->ops.push_back(op->op);
-    node->children.push_back(std::move(operand));
-  }
-  if (node->ops.empty()) return std::move(node->children[0]);
-  return node;
+  return parse_level(
+      ExprKind::kChain,
+      [this] { return parse_power(); },
+      [this](Expr& node) { return take_op_of(kProductOps, node); });
 }
 
 Parser::ExprResult Parser::parse_power() {
-  SLUICE_TRY(ExprPtr first, parse_unary(/*with_filter=*/true));
-  if (!is_op("**")) return first;
-  ExprPtr node = make_expr(ExprKind::kChain);
-  node->children.push_back(std::move(first));
-  while (take_op("**")) {
-    SLUICE_TRY(ExprPtr operand, parse_unary(/*with_filter=*/true));
-    node->ops.push_back(Op::kPow);
-    node->children.push_back(std::move(operand));
-  }
-  return node;
+  return parse_level(
+      ExprKind::kChain,
+      [this] { return parse_unary(/*with_filter=*/true); },
+      [this](Expr& node) { return take_op_of(kPowerOps, node); });
 }
 
 Parser::ExprResult Parser::parse_unary(bool with_filter) {

@@ -106,6 +106,12 @@ class Parser {
 
   ExprResult parse_expression();
   ExprResult parse_condition();
+  // Parses the operands of one level. take(node) takes the level's next operator, if there is one,
+  // and adds it to the node; a single operand is no node of this kind.
+  template <typename Operand, typename Take>
+  ExprResult parse_level(ExprKind kind, const Operand& operand, const Take& take);
+  template <typename Ops>
+  bool take_op_of(const Ops& ops, Expr& node);
   ExprResult parse_or();
   ExprResult parse_and();
   ExprResult parse_not();
