@@ -205,9 +205,13 @@ std::optional<std::string> RepoCache::find(const ModelName& name,
   const auto has = [&](const char* file) {
     return std::binary_search(files.begin(), files.end(), file);
   };
-  const bool has_tokenizer = has("tokenizer.json") || has("tiktoken.model") || has("vocab.txt") ||
-                             (has("vocab.json") && has("merges.txt"));
-  return has_tokenizer ? std::optional(snapshot(commit)) : std::nullopt;
+  if (has("tokenizer.json") || has("tiktoken.model")) return snapshot(commit);
+  // Others may lie beside a tokenizer.json that the client did not want.
+  if (strict && !knows(commit, "tokenizer.json")) return std::nullopt;
+  constexpr const char* kOthers[] = {"tokenizer.model", "tekken.json", "vocab.txt"};
+  const bool has_other =
+      std::ranges::any_of(kOthers, has) || (has("vocab.json") && has("merges.txt"));
+  return has_other ? std::optional(snapshot(commit)) : std::nullopt;
 }
 
 Expected<std::string> read_small_file(const std::string& path) {

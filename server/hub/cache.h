@@ -39,7 +39,8 @@ class RepoCache {
   RepoCache(const std::string& root, const std::string& repo);
 
   // The path to open for a model that is here completely. `strict`: without a choice, one of
-  // several GGUF files only if the hub would be asked for the same.
+  // several GGUF files only if the hub would be asked for the same, and a tokenizer in other files
+  // only where the hub has no tokenizer.json.
   [[nodiscard]] std::optional<std::string> find(const ModelName& name,
                                                 const std::string& revision,
                                                 bool with_weights,

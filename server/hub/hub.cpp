@@ -139,7 +139,9 @@ Expected<std::string> Fetch::download(const RepoInfo& info, bool with_weights) {
     }
     SLUICE_TRY_VOID(get_all(shards));
   }
-  if (!has_modules(info)) SLUICE_TRY_VOID(cache_.mark_absent(commit_, kModulesFile));
+  for (const char* file : {kModulesFile, "tokenizer.json"}) {
+    if (!has_file(info, file)) SLUICE_TRY_VOID(cache_.mark_absent(commit_, file));
+  }
   SLUICE_TRY_VOID(cache_.set_ref(options_.revision, commit_));
   if (!selection.gguf.empty()) return cache_.snapshot_file(commit_, selection.gguf);
   return cache_.snapshot(commit_);

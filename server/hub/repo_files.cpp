@@ -44,7 +44,8 @@ constexpr std::string_view kSmallFiles[] = {"config.json",
                                             "sentence_camembert_config.json",
                                             kModulesFile};
 // What a tokenizer without a tokenizer.json is read from.
-constexpr std::string_view kVocabularies[] = {"vocab.txt", "vocab.json", "merges.txt"};
+constexpr std::string_view kVocabularies[] = {
+    "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "tekken.json"};
 constexpr std::string_view kIndex = "model.safetensors.index.json";
 constexpr std::string_view kSingle = "model.safetensors";
 

@@ -111,7 +111,8 @@ static int vocabulary_files(const uint8_t* data, size_t size) {
                                   &files.tokenizer_config,
                                   &files.config,
                                   &files.special_tokens_map,
-                                  &files.added_tokens}) {
+                                  &files.added_tokens,
+                                  &files.pieces}) {
     *file = sluice::take_file(text);
   }
   const auto json = sluice::vocabulary_as_json(files);

@@ -67,8 +67,14 @@ TEST(SelectFiles, PrefersSafetensorsAndLeavesTheRest) {
 
 // Older files are taken where there is no tokenizer.json.
 TEST(SelectFiles, TakesVocabulariesOfTokenizersWithoutTheUsualFile) {
-  std::vector<std::string> listing = {"added_tokens.json", "config.json", "merges.txt",
-                                      "model.safetensors", "vocab.json",  "vocab.txt"};
+  std::vector<std::string> listing = {"added_tokens.json",
+                                      "config.json",
+                                      "merges.txt",
+                                      "model.safetensors",
+                                      "tekken.json",
+                                      "tokenizer.model",
+                                      "vocab.json",
+                                      "vocab.txt"};
   const auto files_of = [&] { return select_files(listing, *parse_model_name("o/n"), true)->files; };
   EXPECT_EQ(files_of(),
             (std::vector<std::string>{"config.json",
@@ -76,6 +82,8 @@ TEST(SelectFiles, TakesVocabulariesOfTokenizersWithoutTheUsualFile) {
                                       "vocab.txt",
                                       "vocab.json",
                                       "merges.txt",
+                                      "tokenizer.model",
+                                      "tekken.json",
                                       "model.safetensors"}));
   listing.push_back("tokenizer.json");
   EXPECT_EQ(files_of(),

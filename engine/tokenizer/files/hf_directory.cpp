@@ -113,7 +113,8 @@ Expected<std::string> load_tokenizer_json(const std::string& directory) {
   SLUICE_TRY(files.words, read_file(directory, "vocab.txt"));
   SLUICE_TRY(files.tokens, read_file(directory, "vocab.json"));
   SLUICE_TRY(files.merges, read_file(directory, "merges.txt"));
-  if (files.words.empty() && files.merges.empty()) return json;
+  SLUICE_TRY(files.pieces, read_file(directory, "tokenizer.model"));
+  if (files.words.empty() && files.merges.empty() && files.pieces.empty()) return json;
   SLUICE_TRY(files.tokenizer_config, read_file(directory, "tokenizer_config.json"));
   SLUICE_TRY(files.config, read_file(directory, "config.json"));
   SLUICE_TRY(files.special_tokens_map, read_file(directory, "special_tokens_map.json"));

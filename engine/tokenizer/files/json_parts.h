@@ -26,6 +26,9 @@ inline constexpr int kMaxFileLevels = 64;
 // recursion. The parser's own callback would look at all members of an object again after each.
 bool is_deeper_json(std::string_view text, int levels);
 
+// Reads the object that a file beside tokenizer.json is; an empty text: one without members.
+Expected<nlohmann::json> json_object_in(const std::string& text, const char* file);
+
 // Reads a field of an object, which `where` names. Missing or null: the fallback.
 Expected<std::string> json_string(const nlohmann::json& object,
                                   std::string_view key,
@@ -63,6 +66,8 @@ tl::unexpected<Error> json_unsupported(std::string_view where,
 using JsonPattern = std::variant<Regex, std::string>;
 Expected<JsonPattern> read_pattern(const nlohmann::json& object, std::string_view where);
 
+// Beyond the package's own fields, "by_grapheme": false of a Precompiled applies its rules as the
+// sentencepiece package does; sentencepiece_as_json() writes it.
 Expected<std::vector<NormalizerStep>> read_normalizer(const nlohmann::json& section);
 
 struct JsonPretokenizer {

@@ -42,8 +42,9 @@ Expected<void> add_precompiled(const Json& section, std::vector<NormalizerStep>&
   SLUICE_TRY(const std::string text, json_string_or(section, "precompiled_charsmap", kWhere, ""));
   const auto blob = decode_base64(text);
   if (!blob) return json_error(kWhere, "\"precompiled_charsmap\" is no base64");
+  SLUICE_TRY(const bool by_grapheme, json_bool_or(section, "by_grapheme", kWhere, true));
   SLUICE_TRY(Charsmap map, Charsmap::parse(*blob));
-  steps.emplace_back(CharsmapStep{std::move(map), /*by_grapheme=*/true});
+  steps.emplace_back(CharsmapStep{std::move(map), by_grapheme});
   return {};
 }
 

@@ -44,8 +44,13 @@ std::string first_expression(const Json& tokenizer) {
 
 void warn_of_mistral_pattern(const Json& tokenizer, const Json& config) {
   constexpr std::string_view kTypes[] = {"mistral", "mistral3", "voxtral", "ministral", "pixtral"};
-  const bool is_mistral = std::ranges::find(kTypes, text_of(config, "model_type")) != std::end(kTypes);
+  const bool is_mistral =
+      std::ranges::find(kTypes, text_of(config, "model_type")) != std::end(kTypes);
   if (!is_mistral || !is_before_5(text_of(config, "transformers_version"))) return;
+  // SentencePiece's vocabularies, of Mistral's older models, are split nowhere or by whole pieces.
+  const Json* const model = json_field(tokenizer, "model");
+  const Json* const bytes = model == nullptr ? nullptr : json_field(*model, "byte_fallback");
+  if (bytes != nullptr && *bytes == true) return;
   const std::string found = first_expression(tokenizer);
   const Expected<NamedPretokenizer> tekken = pretokenizer_by_name("tekken");
   if (found.empty() || !tekken || found == tekken->patterns.front()) return;

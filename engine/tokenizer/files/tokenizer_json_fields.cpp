@@ -31,6 +31,14 @@ tl::unexpected<Error> json_unsupported(std::string_view where,
                         "\" is not supported; supported: " + std::string(supported));
 }
 
+Expected<Json> json_object_in(const std::string& text, const char* file) {
+  if (text.empty()) return Json::object();
+  if (is_deeper_json(text, kMaxFileLevels)) return json_error(file, "values are nested too deep");
+  Json json = Json::parse(json_without_nan(text, file), nullptr, /*allow_exceptions=*/false);
+  if (!json.is_object()) return json_error(file, "it is no JSON object");
+  return json;
+}
+
 const Json* json_field(const Json& object, std::string_view key) {
   if (!object.is_object()) return nullptr;
   const auto at = object.find(key);

@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/tokenizer/files/json_parts.h"
+#include "engine/tokenizer/files/sentencepiece_files.h"
 #include "engine/tokenizer/text/utf8.h"
 
 namespace sluice {
@@ -40,28 +41,27 @@ struct Options {
   Json renamed;  // special_tokens_map.json, where it counts
 };
 
-Expected<Json> parse_object(const std::string& text, const char* file) {
-  if (text.empty()) return Json::object();
-  if (is_deeper_json(text, kMaxFileLevels)) return json_error(file, "values are nested too deep");
-  Json json = Json::parse(json_without_nan(text, file), nullptr, /*allow_exceptions=*/false);
-  if (!json.is_object()) return json_error(file, "it is no JSON object");
-  return json;
-}
-
-// Null: the class has no row.
-const Kind* find_kind(const Json& tokenizer, const Json& config) {
+// Returns the class that the files name, without "Fast"; empty: none.
+std::string class_name(const Json& tokenizer, const Json& config) {
   for (const Json* place : {&tokenizer, &config}) {
     const Json* const found = json_field(*place, "tokenizer_class");
     if (found == nullptr || !found->is_string()) continue;
     std::string_view name = found->get_ref<const std::string&>();
     if (name.ends_with("Fast")) name.remove_suffix(4);
-    const auto* const kind = std::ranges::find(kKinds, name, &Kind::name);
-    return kind == std::end(kKinds) ? nullptr : kind;
+    return std::string(name);
   }
+  return {};
+}
+
+std::string model_type_of(const Json& config) {
   const Json* const type = json_field(config, "model_type");
-  if (type == nullptr || !type->is_string()) return nullptr;
-  const auto* const kind = std::ranges::find(
-      kKinds, std::string_view(type->get_ref<const std::string&>()), &Kind::model_type);
+  return type == nullptr || !type->is_string() ? std::string() : type->get<std::string>();
+}
+
+// Null: the class has no row.
+const Kind* find_kind(std::string_view name, std::string_view model_type) {
+  const auto* const kind = name.empty() ? std::ranges::find(kKinds, model_type, &Kind::model_type)
+                                        : std::ranges::find(kKinds, name, &Kind::name);
   return kind == std::end(kKinds) ? nullptr : kind;
 }
 
@@ -126,15 +126,15 @@ Json* find_token(Json& list, const std::string& content) {
 }
 
 // Returns the tokens that tokenizer_config.json lists by their ids, or that added_tokens.json has.
-Expected<Json> listed_tokens(const Options& options, const std::string& added_tokens) {
+Expected<Json> listed_tokens(const Json& config, const std::string& added_tokens) {
   Json list = Json::array();
   const auto add = [&list](Json token, const Json& id) {
     token["id"] = id;
     list.push_back(std::move(token));
   };
-  const Json* const decoder = json_field(options.config, "added_tokens_decoder");
+  const Json* const decoder = json_field(config, "added_tokens_decoder");
   if (decoder == nullptr) {
-    SLUICE_TRY(const Json added, parse_object(added_tokens, "added_tokens.json"));
+    SLUICE_TRY(const Json added, json_object_in(added_tokens, "added_tokens.json"));
     for (const auto& [text, id] : added.items()) add({{"content", text}}, id);
     return list;
   }
@@ -155,7 +155,7 @@ Expected<Json> listed_tokens(const Options& options, const std::string& added_to
 Expected<Json> read_added(const Options& options,
                           const std::string& added_tokens,
                           const Json& vocab) {
-  SLUICE_TRY(Json list, listed_tokens(options, added_tokens));
+  SLUICE_TRY(Json list, listed_tokens(options.config, added_tokens));
   const auto add = [&](Json token) {
     const auto content = token["content"].get<std::string>();
     if (Json* const listed = find_token(list, content); listed != nullptr) {
@@ -235,20 +235,28 @@ Expected<Json> byte_pairs(const Options& options, Json vocab, const std::string&
 }  // namespace
 
 Expected<std::string> vocabulary_as_json(const VocabularyFiles& files) {
-  SLUICE_TRY(Json config, parse_object(files.tokenizer_config, kConfig));
-  SLUICE_TRY(const Json model, parse_object(files.config, "config.json"));
-  const Kind* const kind = find_kind(config, model);
+  SLUICE_TRY(Json config, json_object_in(files.tokenizer_config, kConfig));
+  SLUICE_TRY(const Json model, json_object_in(files.config, "config.json"));
+  SLUICE_TRY(Json renamed, json_object_in(files.special_tokens_map, "special_tokens_map.json"));
+  if (json_field(config, "added_tokens_decoder") != nullptr) renamed = Json::object();
+  const std::string name = class_name(config, model);
+  const std::string type = model_type_of(model);
+  if (const auto* const pieces = find_sentencepiece_kind(name, type); pieces != nullptr) {
+    if (files.pieces.empty()) return std::string();
+    SLUICE_TRY(const Json listed, listed_tokens(config, files.added_tokens));
+    SLUICE_TRY(const Json json,
+               sentencepiece_as_json(files.pieces, *pieces, {config, renamed, listed}));
+    return json.dump(-1, ' ', false, Json::error_handler_t::replace);
+  }
+  const Kind* const kind = find_kind(name, type);
   if (kind == nullptr) return std::string();
   const bool are_there =
       kind->has_pairs ? !files.tokens.empty() && !files.merges.empty() : !files.words.empty();
   if (!are_there) return std::string();
-  const bool is_listed = json_field(config, "added_tokens_decoder") != nullptr;
-  SLUICE_TRY(Json renamed, parse_object(files.special_tokens_map, "special_tokens_map.json"));
-  if (is_listed) renamed = Json::object();
   const Options options = {*kind, std::move(config), std::move(renamed)};
   Json vocab;
   if (kind->has_pairs) {
-    SLUICE_TRY(vocab, parse_object(files.tokens, kTokensFile));
+    SLUICE_TRY(vocab, json_object_in(files.tokens, kTokensFile));
   } else {
     SLUICE_TRY(vocab, read_words(files.words));
   }

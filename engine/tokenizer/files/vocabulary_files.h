@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 // The files of tokenizers from before tokenizer.json: vocab.txt of BERT, a token on each line, and
-// vocab.json with merges.txt of RoBERTa. What else such a tokenizer needs is in transformers'
-// classes (BertTokenizer, DistilBertTokenizer, MPNetTokenizer, RobertaTokenizer) and in
-// tokenizer_config.json.
+// vocab.json with merges.txt of RoBERTa, and tokenizer.model of SentencePiece
+// (sentencepiece_files.h). What else such a tokenizer needs is in transformers' classes
+// (BertTokenizer, DistilBertTokenizer, MPNetTokenizer, RobertaTokenizer, LlamaTokenizer and those
+// like it) and in tokenizer_config.json.
 #pragma once
 
 #include <string>
@@ -20,6 +21,7 @@ struct VocabularyFiles {
   std::string config = {};              // model_type, where nothing names the class
   std::string special_tokens_map = {};  // names that count before those of tokenizer_config
   std::string added_tokens = {};        // ids by text
+  std::string pieces = {};              // tokenizer.model
 };
 
 // Returns the tokenizer.json that means the same; empty: the class has others, or its files are
