@@ -1,7 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/quantize/tokenizer_output.h"
 
+#include <algorithm>
 #include <filesystem>
+#include <iterator>
 
 #include "engine/core/log.h"
 #include "engine/quantize/hf_vocabulary.h"
@@ -25,17 +27,18 @@ Expected<std::string> text_of(const std::string& path) {
 Expected<void> put_tokenizer(const Checkpoint& input, GgufMetadata& metadata) {
   std::error_code error;
   const auto has = [&](const std::string& file) { return std::filesystem::exists(file, error); };
-  const std::string ranks = input.path() + "/tiktoken.model";
+  const auto* const name = std::ranges::find_if(
+      kRankedFiles, [&](const std::string& file) { return has(input.path() + "/" + file); });
   SLUICE_TRY(std::string json, load_tokenizer_json(input.path()));
-  const bool is_ranked = json.empty() && has(ranks);
-  const std::string path = is_ranked ? ranks : input.path() + "/tokenizer.json";
+  const bool is_ranked = json.empty() && name != std::end(kRankedFiles);
+  const std::string path = input.path() + "/" + (is_ranked ? *name : "tokenizer.json");
   if (json.empty() && !is_ranked) {
     warn_of_file(input.path(), "tokenizer.json", "no file", "a model without a tokenizer");
     return {};
   }
   SLUICE_TRY(const CheckpointText text, input.text());
   if (is_ranked) {
-    SLUICE_TRY(json, text_of(ranks));
+    SLUICE_TRY(json, text_of(path));
     const std::string config_path = input.path() + "/tokenizer_config.json";
     std::string config;
     if (has(config_path)) {

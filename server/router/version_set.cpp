@@ -8,6 +8,7 @@
 
 #include "engine/core/log.h"
 #include "engine/tokenizer/files/hf_tokenizer.h"
+#include "engine/tokenizer/files/tiktoken.h"
 #include "server/router/prefill_leg.h"
 
 namespace sluice {
@@ -29,9 +30,14 @@ bool are_equal(const std::vector<NamedFile>& a, const std::vector<NamedFile>& b)
   });
 }
 
+const std::string& ranks_of(const std::vector<NamedFile>& files) {
+  const std::string& ranks = content_of(files, kRankedFiles[0]);
+  return ranks.empty() ? content_of(files, kRankedFiles[1]) : ranks;
+}
+
 Expected<std::unique_ptr<Tokenizer>> tokenizer_of(const std::vector<NamedFile>& files) {
   return create_hf_tokenizer({.tokenizer_json = content_of(files, "tokenizer.json"),
-                              .tiktoken = content_of(files, "tiktoken.model"),
+                              .ranks = ranks_of(files),
                               .tokenizer_config = content_of(files, "tokenizer_config.json"),
                               .config = content_of(files, "config.json"),
                               .generation_config = content_of(files, "generation_config.json")});
@@ -73,7 +79,8 @@ void VersionSet::make_tokenizer(const std::shared_ptr<const WorkerDescription>& 
     return content_of(*first_files_, name) == content_of(*files, name);
   };
   const bool is_own = own_ && (first_files_ == nullptr ||
-                               (is_as_first("tokenizer.json") && is_as_first("tiktoken.model")));
+                               (is_as_first("tokenizer.json") &&
+                                std::ranges::all_of(kRankedFiles, is_as_first)));
   maker_ = std::jthread([this, is_own, description, files = std::move(files)] {
     const auto make = [&]() -> Made {
       SLUICE_TRY(auto tokenizer, is_own ? own_() : tokenizer_of(*files));

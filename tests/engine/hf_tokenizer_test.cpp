@@ -580,7 +580,7 @@ TEST(Tiktoken, IdsEqualThoseOfItsPackage) {
 
 TEST(Tiktoken, WhatIsNoSuchFileIsRefusedByLine) {
   const auto refusal = [](const std::string& file, const std::string& config = "{}") {
-    const auto made = create_hf_tokenizer({.tiktoken = file, .tokenizer_config = config});
+    const auto made = create_hf_tokenizer({.ranks = file, .tokenizer_config = config});
     return made ? "" : made.error().message;
   };
   EXPECT_EQ(refusal("YQ== 0\r\n\nYg== 1\nYWI= 2"), "");

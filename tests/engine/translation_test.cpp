@@ -439,11 +439,11 @@ TEST(HfVocabulary, TokenizersOfDirectoriesAreKeptOrRefused) {
 TEST(HfVocabulary, ATiktokenVocabularyIsKeptWithItsMerges) {
   const std::string folder = kData + "/tokenizer/tiktoken/";
   const HfTokenizerFiles files = {
-      .tiktoken = testing::read_whole_file(folder + "tiktoken.model"),
+      .ranks = testing::read_whole_file(folder + "tiktoken.model"),
       .tokenizer_config = testing::read_whole_file(folder + "tokenizer_config.json")};
   const auto tokenizer = create_hf_tokenizer(files);
   ASSERT_TRUE(tokenizer.has_value()) << tokenizer.error().message;
-  const auto json = tiktoken_as_json(files.tiktoken, files.tokenizer_config);
+  const auto json = tiktoken_as_json(files.ranks, files.tokenizer_config);
   ASSERT_TRUE(json.has_value()) << json.error().message;
   auto vocabulary =
       read_hf_vocabulary(*json, **tokenizer, (*tokenizer)->vocab_size(), "tiktoken.model");

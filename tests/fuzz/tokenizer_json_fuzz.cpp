@@ -91,7 +91,7 @@ static int one_vocabulary(const uint8_t* data, size_t size) {
   const size_t end = std::min(text.find('\0'), size);
   const std::string_view config = text.substr(std::min(end + 1, size));
   sluice::check(
-      {.tiktoken = std::string(text.substr(0, end)), .tokenizer_config = std::string(config)});
+      {.ranks = std::string(text.substr(0, end)), .tokenizer_config = std::string(config)});
   const auto json = sluice::tiktoken_as_json(text.substr(0, end), config);
   if (json) {
     sluice::check({.tokenizer_json = *json, .tokenizer_config = std::string(config)});

@@ -9,6 +9,7 @@
 #include "engine/core/log.h"
 #include "engine/tokenizer/files/hf_tokenizer.h"
 #include "engine/tokenizer/files/named_templates.h"
+#include "engine/tokenizer/files/tiktoken.h"
 #include "engine/tokenizer/files/vocabulary_files.h"
 
 namespace sluice {
@@ -89,11 +90,8 @@ Expected<std::string> read_templates(const std::string& directory, const std::st
 // Names the tokenizer that a directory has in another layout, and what makes tokenizer.json of it.
 std::string what_is_instead(const std::string& directory) {
   std::error_code error;
-  for (const char* name : {"tekken.json",
-                           "tokenizer.model",
-                           "sentencepiece.bpe.model",
-                           "vocab.json",
-                           "vocab.txt"}) {
+  for (const char* name :
+       {"tokenizer.model", "sentencepiece.bpe.model", "vocab.json", "vocab.txt"}) {
     if (!std::filesystem::exists(std::filesystem::path(directory) / name, error)) continue;
     return std::string("nothing, and ") + name +
            ", which is not read for this model, expected a tokenizer.json: that of the same model's repository in "
@@ -107,8 +105,10 @@ std::string what_is_instead(const std::string& directory) {
 Expected<std::string> load_tokenizer_json(const std::string& directory) {
   SLUICE_TRY(std::string json, read_file(directory, "tokenizer.json"));
   if (!json.empty()) return json;
-  SLUICE_TRY(const std::string ranks, read_file(directory, "tiktoken.model"));
-  if (!ranks.empty()) return json;
+  for (const char* name : kRankedFiles) {
+    SLUICE_TRY(const std::string ranks, read_file(directory, name));
+    if (!ranks.empty()) return json;
+  }
   VocabularyFiles files;
   SLUICE_TRY(files.words, read_file(directory, "vocab.txt"));
   SLUICE_TRY(files.tokens, read_file(directory, "vocab.json"));
@@ -128,11 +128,12 @@ Expected<HfText> load_hf_text(const std::string& directory) {
   HfTokenizerFiles files;
   SLUICE_TRY(files.tokenizer_json, load_tokenizer_json(directory));
   const char* source = "tokenizer.json";
-  if (files.tokenizer_json.empty()) {
-    source = "tiktoken.model";
-    SLUICE_TRY(files.tiktoken, read_file(directory, source));
+  for (const char* name : kRankedFiles) {
+    if (!files.tokenizer_json.empty() || !files.ranks.empty()) break;
+    source = name;
+    SLUICE_TRY(files.ranks, read_file(directory, name));
   }
-  if (files.tokenizer_json.empty() && files.tiktoken.empty()) {
+  if (files.tokenizer_json.empty() && files.ranks.empty()) {
     return make_error(ErrorCode::kNotFound, directory + "/tokenizer.json: file: found " +
                                                 what_is_instead(directory));
   }

@@ -581,12 +581,12 @@ Expected<void> HfReader::read_special_tokens(const HfTokenizerFiles& files) {
 }  // namespace
 
 Expected<std::unique_ptr<Tokenizer>> create_hf_tokenizer(const HfTokenizerFiles& files) {
-  const bool is_ranked = files.tokenizer_json.empty() && !files.tiktoken.empty();
+  const bool is_ranked = files.tokenizer_json.empty() && !files.ranks.empty();
   SLUICE_TRY(Json json, parse_file(files.tokenizer_json, "tokenizer.json"));
   if (is_ranked) {
     SLUICE_TRY(const Json config,
                parse_file(json_without_nan(files.tokenizer_config, ""), "tokenizer_config.json"));
-    SLUICE_TRY(json, read_tiktoken(files.tiktoken, config));
+    SLUICE_TRY(json, read_tiktoken(files.ranks, config));
   }
   HfReader reader(std::move(json), is_ranked);
   SLUICE_TRY_VOID(reader.read(files));

@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Tokenizers in Hugging Face's file layout: tokenizer.json as the `tokenizers` package reads it, or
-// tiktoken.model as the `tiktoken` package does, with the special tokens of tokenizer_config.json,
-// config.json and generation_config.json.
+// a vocabulary of ranks as the `tiktoken` package does (tiktoken.h), with the special tokens of
+// tokenizer_config.json, config.json and generation_config.json.
 #pragma once
 
 #include <memory>
@@ -17,7 +17,7 @@ namespace sluice {
 // The contents of tokenizer.json and the files beside it; a missing file is an empty string.
 struct HfTokenizerFiles {
   std::string tokenizer_json = {};
-  std::string tiktoken = {};           // tiktoken.model (tiktoken.h), read without a tokenizer.json
+  std::string ranks = {};              // one of kRankedFiles, read without a tokenizer.json
   std::string tokenizer_config = {};   // names of bos, eos and similar tokens
   std::string config = {};             // eos_token_id and vocab_size, also of a text model inside
   std::string generation_config = {};  // eos_token_id
@@ -35,7 +35,7 @@ struct HfText {
   std::string chat_template;
 };
 
-// Returns a directory's tokenizer.json, or, without one and without a tiktoken.model, what its
+// Returns a directory's tokenizer.json, or, without one and without any of kRankedFiles, what its
 // older files mean (vocabulary_files.h); empty: it has none that are read. kDataLoss: as there.
 Expected<std::string> load_tokenizer_json(const std::string& directory);
 

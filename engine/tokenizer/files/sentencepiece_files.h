@@ -37,7 +37,8 @@ struct SentencePieceOptions {
 // LlamaTokenizerFast; otherwise all between added tokens does. Exceptions: of segmentations with
 // equal scores another may be taken; in a Unigram model a text such as <0x41> may become that
 // byte's piece where its characters have none; a text of which normalization leaves nothing becomes
-// no piece. Errors as those of read_sentencepiece_model(); kDataLoss: an option has another type.
+// no piece; user-defined pieces are found in the normalized text. Errors as those of
+// read_sentencepiece_model(); kDataLoss: an option has another type.
 Expected<nlohmann::json> sentencepiece_as_json(std::string_view bytes,
                                                const SentencePieceKind& kind,
                                                const SentencePieceOptions& options);

@@ -11,6 +11,7 @@
 
 #include "engine/tokenizer/files/json_parts.h"
 #include "engine/tokenizer/files/pretokenizer_names.h"
+#include "engine/tokenizer/files/tekken.h"
 #include "engine/tokenizer/text/base64.h"
 #include "engine/tokenizer/text/byte_level.h"
 #include "engine/tokenizer/text/utf8.h"
@@ -38,12 +39,6 @@ std::optional<size_t> number_in(std::string_view text) {
   return is_whole && number < kMaxTokens ? std::optional(number) : std::nullopt;
 }
 
-std::string spell(std::string_view bytes) {
-  std::string spelling;
-  for (const char byte : bytes) spelling += spell_byte(static_cast<uint8_t>(byte));
-  return spelling;
-}
-
 // Returns ids by the spelling of bytes.
 Expected<Json> read_vocabulary(std::string_view text) {
   Json vocab = Json::object();
@@ -64,7 +59,7 @@ Expected<Json> read_vocabulary(std::string_view text) {
       return bad_line(number, "expected an id below " + std::to_string(kMaxTokens) + " behind it");
     }
     if (vocab.size() == kMaxTokens) return bad_line(number, "too many tokens");
-    const auto [place, is_new] = vocab.emplace(spell(*bytes), *id);
+    const auto [place, is_new] = vocab.emplace(spell_bytes(*bytes), *id);
     if (!is_new) return bad_line(number, "the token comes again");
   }
   if (vocab.empty()) return json_error(kFile, "found no token");
@@ -131,6 +126,7 @@ Expected<std::string> tiktoken_as_json(std::string_view text, std::string_view c
 
 Expected<Json> read_tiktoken(std::string_view text, const Json& config) {
   constexpr std::string_view kClass = "TikTokenTokenizer";
+  if (text.starts_with('{')) return read_tekken(text);
   SLUICE_TRY(const std::string name,
              json_string_or(config, "tokenizer_class", kConfig, std::string(kClass)));
   if (name != kClass) return json_unsupported(kConfig, name, kClass);

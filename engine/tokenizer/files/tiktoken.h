@@ -2,7 +2,8 @@
 // tiktoken.model, the vocabulary of Kimi and Moonlight, which have no tokenizer.json: a line for
 // each token, its bytes in base64, a space and its id, which is also its rank: of all adjacent
 // tokens those are joined first that make the token of the lowest rank. What else a tokenizer needs
-// is in the class of those models and in tokenizer_config.json.
+// is in the class of those models and in tokenizer_config.json. Mistral's tekken.json (tekken.h) is
+// such a vocabulary too, and is read where a text begins with '{'.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
@@ -12,6 +13,9 @@
 #include "engine/core/status.h"
 
 namespace sluice {
+
+// The files of such vocabularies, in the order in which a directory's are looked for.
+inline constexpr const char* kRankedFiles[] = {"tiktoken.model", "tekken.json"};
 
 // Returns the tokenizer.json that means the same but for merges, which are those of
 // ranked_merges(). `config`: tokenizer_config.json, an object. kDataLoss: a file has another form,

@@ -39,6 +39,12 @@ std::string spell_byte(uint8_t byte) {
   return {static_cast<char>(0xC0 | (character >> 6)), static_cast<char>(0x80 | (character & 0x3F))};
 }
 
+std::string spell_bytes(std::string_view bytes) {
+  std::string spelling;
+  for (const char byte : bytes) spelling += spell_byte(static_cast<uint8_t>(byte));
+  return spelling;
+}
+
 std::optional<std::string> unspell_bytes(std::string_view spelling) {
   std::string bytes;
   bytes.reserve(spelling.size());

@@ -12,6 +12,8 @@ namespace sluice {
 
 // Returns the UTF-8 of the character for `byte`.
 std::string spell_byte(uint8_t byte);
+// Returns those of several bytes.
+std::string spell_bytes(std::string_view bytes);
 
 // Returns the bytes of `spelling`; nullopt where a character is outside the alphabet.
 std::optional<std::string> unspell_bytes(std::string_view spelling);

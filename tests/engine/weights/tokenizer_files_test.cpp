@@ -98,7 +98,7 @@ TEST(TokenizerFiles, AnExpressionThatIsNotTekkensIsSaidOfMistral) {
 }
 
 TEST(TokenizerFiles, ATokenizerInAnotherLayoutIsNamed) {
-  for (const char* name : {"tekken.json", "tokenizer.model", "vocab.json"}) {
+  for (const char* name : {"tokenizer.model", "sentencepiece.bpe.model", "vocab.json"}) {
     const testing::TemporaryFolder model;
     std::ofstream(model.at(name)) << "{}";
     const auto text = load_hf_text(model.path());

@@ -110,7 +110,7 @@ KINDS = {"llama": llama, "llama-first": lambda: llama(legacy=False), "llama-olde
          "baichuan": baichuan, "unigram": unigram,
          "unigram-bytes": lambda: unigram(byte_fallback=True, add_dummy_prefix=False, remove_extra_whitespaces=False)}
 LARGE = {"unigram-nfkc": lambda: unigram(normalization_rule_name="nmt_nfkc"),
-         "bpe-nfkc": lambda: internlm(normalization_rule_name="nmt_nfkc_cf")}
+         "bpe-nfkc": lambda: internlm(normalization_rule_name="nmt_nfkc")}
 
 
 def write(folder, files):
