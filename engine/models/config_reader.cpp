@@ -9,6 +9,7 @@
 #include "engine/models/latent_config.h"
 #include "engine/models/rope_reader.h"
 #include "engine/weights/checkpoint.h"
+#include "engine/weights/generation_defaults.h"
 #include "engine/weights/gguf_parse.h"
 #include "kernels/moe.h"
 #include "kernels/sampling.h"
@@ -544,6 +545,7 @@ Expected<ModelConfig> read_model_config(const ModelSpec& spec, const Checkpoint&
     layer.ffn_hidden = is_dense ? config.ffn_hidden : config.moe.ffn_hidden;
     layer.shared_hidden = is_dense ? 0 : config.moe.shared_hidden;
   }
+  if (!spec.is_head) config.suppressed = read_suppressed_tokens(checkpoint, config.vocab_size);
   return config;
 }
 

@@ -328,6 +328,8 @@ struct ModelConfig {
   int32_t most_drafts = 0;     // rows of a request in a step that its states can take back
   // Has the place before the first one wherever it stands, and counts for none; -1: no token does.
   TokenId padding_token = -1;
+  // Tokens that are never chosen, ascending: their logits are kSuppressedLogit (output_layer.h).
+  std::vector<TokenId> suppressed;
   RankShare share;
   StageShare stage;
 

@@ -10,6 +10,25 @@
 #include "kernels/norm.h"
 
 namespace sluice {
+namespace {
+
+// Returns ascending ids as runs of neighbours.
+std::vector<Portion> runs_of(std::span<const TokenId> ids) {
+  std::vector<Portion> runs;
+  for (const TokenId id : ids) {
+    if (runs.empty() || runs.back().first + runs.back().count != id) runs.push_back({.first = id});
+    ++runs.back().count;
+  }
+  return runs;
+}
+
+int32_t longest(std::span<const Portion> runs) {
+  int32_t most = 0;
+  for (const Portion& run : runs) most = std::max(most, run.count);
+  return most;
+}
+
+}  // namespace
 
 Expected<StreamNorm> load_stream_norm(const ModelConfig& config,
                                       const std::string& stem,
@@ -68,6 +87,7 @@ Expected<void> OutputLayer::load(const Projection& embedding,
                                  WeightStore& weights) {
   memory_ = options.memory;
   taps_ = options.taps;
+  suppressed_ = runs_of(config_.suppressed);
   const PackedWeight& table = embedding.weight(0);
   if (config_.share.size > 1 && config_.tied_embeddings && weights.device() == DeviceType::kCuda &&
       matrix_row_scales(table.format, config_.hidden) > 0) {
@@ -104,8 +124,11 @@ OutputLayer::Buffers OutputLayer::layout(const StepBounds& bounds, Arena& arena)
   buffers.in = LinearInput(readers, bounds.max_logits, arena);
   if (config_.share.size > 1) {
     buffers.logits = arena.take_floats(bounds.max_logits * logits_width());
+  }
+  if (config_.share.size > 1 || !suppressed_.empty()) {
     buffers.logits_rows = take_ints(bounds.max_logits);
   }
+  if (!suppressed_.empty()) buffers.suppressed = arena.take_floats(longest(suppressed_));
   if (!taps_.empty()) {
     const auto width = static_cast<int64_t>(taps_.size()) * config_.hidden;
     buffers.taps = arena.take_floats(bounds.max_tokens * width);
@@ -118,6 +141,13 @@ void OutputLayer::bind(const StepBounds& bounds, const Buffers& buffers) {
   buffers_ = buffers;
   if (buffers_.logits_rows != nullptr) {
     number_rows(*memory_, buffers_.logits_rows, bounds.max_logits);
+  }
+  if (buffers_.suppressed != nullptr) {
+    const std::vector<float> logits(static_cast<size_t>(longest(suppressed_)), kSuppressedLogit);
+    memory_->upload(reinterpret_cast<std::byte*>(buffers_.suppressed),
+                    reinterpret_cast<const std::byte*>(logits.data()),
+                    static_cast<int64_t>(logits.size() * sizeof(float)));
+    memory_->wait();
   }
   if (buffers_.token_rows != nullptr) {
     number_rows(*memory_, buffers_.token_rows, bounds.max_tokens);
@@ -177,6 +207,20 @@ void OutputLayer::logits(const ForwardContext& context,
                          .soft_cap = config_.logit_soft_cap});
   }
   if (shared) gather_logits(context, num_rows, out);
+  if (config_.share.rank == 0) suppress(context, num_rows, out);
+}
+
+// Every row of a run's columns gets the same values.
+void OutputLayer::suppress(const ForwardContext& context, int32_t num_rows, float* out) const {
+  for (const Portion& run : suppressed_) {
+    kernels::gather_rows(context.exec,
+                         {.x = buffers_.suppressed,
+                          .x_stride = 0,
+                          .n = run.count,
+                          .indices = {buffers_.logits_rows, static_cast<size_t>(num_rows)},
+                          .out = out + run.first,
+                          .out_stride = config_.vocab_size});
+  }
 }
 
 // Gathers each rank's columns into rank 0's rows.

@@ -19,6 +19,10 @@ struct StreamNorm {
   [[nodiscard]] bool empty() const { return weight.empty(); }
 };
 
+// The logit of tokens that are never chosen: its probability is 0, beside any other and whatever a
+// request adds to it, multiplies it by or divides it by, and it is finite.
+inline constexpr float kSuppressedLogit = -1e15F;
+
 class OutputLayer {
  public:
   // `config` must outlive it.
@@ -39,7 +43,8 @@ class OutputLayer {
     float* last = nullptr;  // [logits rows, hidden]
     LinearInput in;
     float* logits = nullptr;         // [logits rows, widest share], if ranks share the vocabulary
-    int32_t* logits_rows = nullptr;  // [logits rows] 0, 1, 2, ...
+    int32_t* logits_rows = nullptr;  // [logits rows] 0, 1, 2, ..., if anything reads them
+    float* suppressed = nullptr;     // [longest run of suppressed tokens] kSuppressedLogit
     float* taps = nullptr;           // [tokens, taps * hidden], if a head reads them
     int32_t* token_rows = nullptr;   // [tokens] 0, 1, 2, ..., likewise
   };
@@ -73,10 +78,12 @@ class OutputLayer {
                    const float* x,
                    std::span<const int32_t> rows) const;
   void gather_logits(const ForwardContext& context, int32_t num_rows, float* out) const;
+  void suppress(const ForwardContext& context, int32_t num_rows, float* out) const;
 
   const ModelConfig& config_;
   kernels::DeviceMemory* memory_ = nullptr;
   std::vector<int32_t> taps_;
+  std::vector<Portion> suppressed_;  // runs of tokens
   Projection matrix_;
   StreamNorm norm_;
   Buffers buffers_;

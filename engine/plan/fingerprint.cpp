@@ -22,6 +22,15 @@ std::string rope_variant(const ModelConfig& model, const MemoryPlan& plan) {
   return plan.max_model_len > original ? "|long rope" : "|short rope";
 }
 
+// Tokens that are never chosen may be listed beside the files that are hashed.
+std::string suppressed_tokens(const ModelConfig& model) {
+  std::string text;
+  for (const TokenId token : model.suppressed) {
+    text += (text.empty() ? "|without " : ",") + std::to_string(token);
+  }
+  return text;
+}
+
 // Joins the hash of the tensors with that of the headers.
 uint64_t with_headers(const Checkpoint& checkpoint, uint64_t content) {
   uint64_t hash = content;
@@ -51,7 +60,7 @@ std::string fingerprint_of(const Checkpoint& checkpoint,
       std::string(version()) + "|" + build_id() + "|" + plan.processor + "|" +
       std::to_string(config.activation_bits) + "|" + std::string(to_string(plan.kv_dtype)) + "|" +
       std::to_string(with_headers(checkpoint, content)) + rope_variant(model, plan) +
-      (model.is_encoder ? "|both ways" : "");
+      (model.is_encoder ? "|both ways" : "") + suppressed_tokens(model);
   return name_of(key);
 }
 

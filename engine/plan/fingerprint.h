@@ -15,7 +15,8 @@
 namespace sluice {
 
 // Returns "fp_" and 16 hex digits: a hash of model files, build, processor (a GPU's model; one for
-// all CPUs), activation and KV dtypes, and the rotations' dependence on the planned context.
+// all CPUs), activation and KV dtypes, the rotations' dependence on the planned context, and the
+// tokens that are never chosen.
 // `content`: of all tensors (WeightStore::content_hash()), known when the weights are packed.
 [[nodiscard]] std::string fingerprint_of(const Checkpoint& checkpoint,
                                          uint64_t content,

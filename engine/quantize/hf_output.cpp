@@ -11,6 +11,7 @@
 #include "engine/quantize/output_file.h"
 #include "engine/quantize/tokenizer_output.h"
 #include "engine/tokenizer/files/json_parts.h"
+#include "engine/weights/generation_defaults.h"
 #include "engine/weights/json_file.h"
 #include "engine/weights/mapped_file.h"
 
@@ -324,8 +325,12 @@ Expected<void> write_hf_files(const Checkpoint& input,
   }
   SLUICE_TRY_VOID(write_json(output + "/config.json", config));
   if (!plan.translation) return copy_files(input.path(), output);
-  const Json generation = {{"bos_token_id", config["bos_token_id"]},
-                           {"eos_token_id", config["eos_token_id"]}};
+  Json generation = {{"bos_token_id", config["bos_token_id"]},
+                     {"eos_token_id", config["eos_token_id"]}};
+  const CheckpointTensor* const embedding = input.find("token_embd.weight");
+  const auto num_tokens = embedding == nullptr ? 0 : static_cast<int32_t>(embedding->dims[1]);
+  const std::vector<TokenId> suppressed = read_suppressed_tokens(input, num_tokens);
+  if (!suppressed.empty()) generation["suppress_tokens"] = suppressed;
   SLUICE_TRY_VOID(write_json(output + "/generation_config.json", generation));
   for (const auto& [name, text] : files.texts)
     SLUICE_TRY_VOID(write_text(output + "/" + name, text));

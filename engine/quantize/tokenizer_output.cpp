@@ -10,6 +10,7 @@
 #include "engine/tokenizer/files/hf_tokenizer.h"
 #include "engine/tokenizer/files/tiktoken.h"
 #include "engine/tokenizer/files/tokenizer_json.h"
+#include "engine/weights/generation_defaults.h"
 #include "engine/weights/gguf_split.h"
 #include "engine/weights/mapped_file.h"
 
@@ -51,6 +52,8 @@ Expected<void> put_tokenizer(const Checkpoint& input, GgufMetadata& metadata) {
   SLUICE_TRY(const Vocabulary vocabulary,
              read_hf_vocabulary(json, *text.tokenizer, num_rows, path));
   put_vocabulary(vocabulary, metadata);
+  const auto suppressed = read_suppressed_tokens(input, static_cast<int32_t>(num_rows));
+  if (!suppressed.empty()) metadata.put_ints("tokenizer.ggml.suppress_tokens", suppressed);
   if (!text.chat_template.empty()) {
     metadata.put_text("tokenizer.chat_template", text.chat_template);
   }

@@ -28,6 +28,7 @@ using Json = nlohmann::json;
 // The only list of texts that describes a model: it is kept as JSON, like those of config.json.
 constexpr std::string_view kLabels = "classifier.output_labels";
 constexpr size_t kMostLabels = 1 << 16;
+constexpr std::string_view kSuppressedTokens = "tokenizer.ggml.suppress_tokens";
 constexpr auto kReplace = Json::error_handler_t::replace;
 
 void add_value(std::string_view place,
@@ -207,7 +208,8 @@ void take_gguf_metadata(const GgufFile& file, std::string_view architecture, Met
   for (const auto& [key, value] : file.metadata()) {
     if (key.starts_with(prefix)) add_value(key, key.substr(prefix.size()), value, metadata);
     // Apertus's functions have no architecture in front.
-    const bool is_whole = key.starts_with("general.sampling.") || key.starts_with("xielu.");
+    const bool is_whole = key.starts_with("general.sampling.") || key.starts_with("xielu.") ||
+                          key == kSuppressedTokens;
     if (is_whole) add_value(key, key, value, metadata);
   }
 }

@@ -23,6 +23,10 @@ constexpr size_t kMaxFileBytes = 1 << 20;
 constexpr size_t kMaxShown = 60;  // characters of a value in a warning
 constexpr std::string_view kMaxTokens = "max_new_tokens";
 constexpr std::string_view kEndTokens = "eos_token_id";
+constexpr const char* kFileName = "generation_config.json";
+constexpr const char* kSuppressed = "suppress_tokens";
+constexpr const char* kGgufSuppressed = "tokenizer.ggml.suppress_tokens";
+constexpr size_t kMostSuppressed = 256;
 
 // The fields that vLLM takes from the file as well.
 constexpr std::string_view kFields[] = {
@@ -71,31 +75,53 @@ void describe(GenerationDefaults& defaults) {
   for (const TokenId id : *defaults.end_tokens) text += " " + std::to_string(id);
 }
 
+// The file beside the model; empty: there is none.
+std::string path_beside(const Checkpoint& checkpoint) {
+  namespace fs = std::filesystem;
+  if (checkpoint.kind() != CheckpointKind::kHuggingFace) return {};
+  std::error_code error;
+  std::string path = (fs::path(checkpoint.path()) / kFileName).string();
+  return fs::is_regular_file(path, error) ? path : std::string();
+}
+
 // The file named by --generation-config; empty: there is none and none is required.
 std::string path_of(const Config& config, const Checkpoint& checkpoint) {
   namespace fs = std::filesystem;
-  constexpr const char* kName = "generation_config.json";
+  const std::string& path = config.generation_config;
+  if (path == "auto") return path_beside(checkpoint);
   std::error_code error;
-  std::string path = config.generation_config;
-  if (path == "auto") {
-    path = (fs::path(checkpoint.path()) / kName).string();
-    const bool is_there =
-        checkpoint.kind() == CheckpointKind::kHuggingFace && fs::is_regular_file(path, error);
-    return is_there ? path : std::string();
-  }
-  return fs::is_directory(path, error) ? (fs::path(path) / kName).string() : path;
+  return fs::is_directory(path, error) ? (fs::path(path) / kFileName).string() : path;
 }
 
-Expected<void> apply_file(const std::string& path,
-                          GenerationSource source,
-                          GenerationDefaults& defaults) {
+Expected<std::string> read_text(const std::string& path) {
   SLUICE_TRY(const MappedFile file, MappedFile::open(path));
   const auto bytes = file.bytes();
   if (bytes.size() > kMaxFileBytes) {
     return wrong(path, "size: found more than 1 MiB, expected a generation_config.json");
   }
-  return apply_generation_config(
-      {reinterpret_cast<const char*>(bytes.data()), bytes.size()}, path, source, defaults);
+  return std::string(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+}
+
+Expected<void> apply_file(const std::string& path,
+                          GenerationSource source,
+                          GenerationDefaults& defaults) {
+  SLUICE_TRY(const std::string text, read_text(path));
+  return apply_generation_config(text, path, source, defaults);
+}
+
+// Returns suppress_tokens of a generation_config.json, whose other faults are found elsewhere.
+Json suppressed_in_file(const std::string& path) {
+  const Expected<std::string> text = read_text(path);
+  if (!text) return nullptr;
+  const Json root = Json::parse(json_without_nan(*text, ""), nullptr, /*allow_exceptions=*/false);
+  const Json* const found = root.is_object() ? json_field(root, kSuppressed) : nullptr;
+  return found == nullptr ? Json() : *found;
+}
+
+Json suppressed_in_gguf(const Metadata& metadata) {
+  if (!metadata.has(kGgufSuppressed)) return nullptr;
+  const Expected<std::vector<double>> numbers = metadata.get_numbers(kGgufSuppressed);
+  return numbers ? Json(*numbers) : Json(numbers.error().message);
 }
 
 void apply_gguf(const Checkpoint& checkpoint, GenerationDefaults& defaults) {
@@ -187,6 +213,34 @@ Expected<void> apply_generation_config(std::string_view json,
       apply(kMaxTokens, [&](const Json& value) { return set_max_tokens(value, defaults); }));
   if (source == GenerationSource::kModelFile) return {};  // the tokenizer has its end tokens
   return apply(kEndTokens, [&](const Json& value) { return set_end_tokens(value, defaults); });
+}
+
+std::vector<TokenId> read_suppressed_tokens(const Checkpoint& checkpoint, int32_t vocab_size) {
+  const bool is_gguf = checkpoint.kind() == CheckpointKind::kGguf;
+  const std::string path = is_gguf ? checkpoint.path() : path_beside(checkpoint);
+  const char* const key = is_gguf ? kGgufSuppressed : kSuppressed;
+  std::vector<TokenId> ids;
+  if (path.empty()) return ids;
+  const Json list = is_gguf ? suppressed_in_gguf(checkpoint.metadata()) : suppressed_in_file(path);
+  if (list.is_null()) return ids;
+  if (!list.is_array() || list.size() > kMostSuppressed) {
+    const std::string found = list.dump(-1, ' ', true, Json::error_handler_t::replace);
+    warn_of_file(path, key, found.substr(0, kMaxShown), "not given: no list of 256 ids or fewer");
+    return ids;
+  }
+  for (const Json& item : list) {
+    const std::optional<int64_t> id = json_whole_number(item);
+    if (id && *id >= 0 && *id < vocab_size) {
+      ids.push_back(static_cast<TokenId>(*id));
+    } else {
+      const std::string found = item.dump(-1, ' ', true, Json::error_handler_t::replace);
+      warn_of_file(path, key, found.substr(0, kMaxShown), "not given: no token of the model");
+    }
+  }
+  std::ranges::sort(ids);
+  const auto repeated = std::ranges::unique(ids);
+  ids.erase(repeated.begin(), repeated.end());
+  return ids;
 }
 
 Expected<GenerationDefaults> read_generation_defaults(const Config& config,

@@ -43,4 +43,10 @@ Expected<void> apply_generation_config(std::string_view json,
                                        GenerationSource source,
                                        GenerationDefaults& defaults);
 
+// Returns the tokens that the model is never to choose, ascending: suppress_tokens of the
+// generation_config.json beside it, whatever --generation-config says, or
+// tokenizer.ggml.suppress_tokens of a GGUF file. A list that cannot be one counts as absent, an id
+// that is not below `vocab_size` as not listed, with a warning each.
+std::vector<TokenId> read_suppressed_tokens(const Checkpoint& checkpoint, int32_t vocab_size);
+
 }  // namespace sluice

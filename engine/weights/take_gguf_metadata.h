@@ -9,8 +9,8 @@
 
 namespace sluice {
 
-// Takes this architecture's keys without its prefix, and those of sampling and of xIELU with
-// theirs.
+// Takes this architecture's keys without its prefix, and those of sampling, of xIELU and of tokens
+// that are never chosen with theirs.
 void take_gguf_metadata(const GgufFile& file, std::string_view architecture, Metadata& metadata);
 
 }  // namespace sluice

@@ -15,6 +15,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "tests/support/collecting_sink.h"
 #include "tests/support/golden_folder.h"
+#include "tests/support/respelled_model.h"
 
 namespace sluice {
 namespace {
@@ -69,6 +70,43 @@ TEST(Engine, FingerprintFollowsTheDeterminismKeyOnly) {
   config.activation_bits = 8;
   config.kv_cache_dtype = "float32";
   EXPECT_NE(start(config)->model().system_fingerprint, first);
+}
+
+// A bias does not bring them back, and neither do drafts or another number of ranks.
+TEST(Engine, SuppressedTokensAreNeverChosen) {
+  Config config = tiny_config();
+  ValidRequest request = make_request({5, 6, 7, 5, 6, 7}, 24);
+  request.sampling.num_logprobs = 2;
+  const auto answer = [&] {
+    const auto engine = start(config);
+    CollectingSink sink;
+    return sink.wait(*engine->submit(request, sink));
+  };
+  const std::string usual_name = start(config)->model().system_fingerprint;
+  const std::vector<TokenId> usual = answer().tokens;
+  const std::vector<TokenId> suppressed = {usual.at(0), usual.at(1), usual.at(5)};
+  testing::RespelledGguf file("../tiny/tiny-llama");
+  file.set_ints("tokenizer.ggml.suppress_tokens", suppressed);
+  config.model = file.path();
+  EXPECT_NE(start(config)->model().system_fingerprint, usual_name);
+  const Collected left = answer();
+  ASSERT_EQ(left.tokens.size(), 24U);
+  for (const TokenId token : suppressed) {
+    EXPECT_EQ(std::ranges::count(left.tokens, token), 0) << token;
+    EXPECT_EQ(std::ranges::count(left.top_logprobs, token, &TokenLogprob::token), 0) << token;
+  }
+  config.tensor_parallel_size = 2;
+  EXPECT_EQ(answer().tokens, left.tokens);
+  EXPECT_EQ(answer().logprobs, left.logprobs);
+  config.tensor_parallel_size = 1;
+  config.speculative_config = R"({"method":"ngram","num_speculative_tokens":3})";
+  EXPECT_EQ(answer().tokens, left.tokens);
+  for (const TokenId token : suppressed) request.sampling.logit_bias.push_back({token, 100});
+  request.sampling.repetition_penalty = 1.5F;
+  request.sampling.temperature = 2;
+  for (const TokenId token : suppressed) {
+    EXPECT_EQ(std::ranges::count(answer().tokens, token), 0) << token;
+  }
 }
 
 TEST(Engine, MaxTokensEndsWithLength) {

@@ -4,11 +4,14 @@
 #include <gtest/gtest.h>
 
 #include <cmath>
+#include <fstream>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 #include <vector>
 
 #include "engine/models/model.h"
+#include "engine/models/output_layer.h"
 #include "engine/weights/checkpoint.h"
 #include "kernels/rope_scaling.h"
 #include "tests/support/edited_model.h"
@@ -224,6 +227,30 @@ TEST(Gemma4, EveryKeyMatters) {
     EditedModel changed("gemma4");
     changed.text()[Json::json_pointer(place)] = value;
     EXPECT_NE(logits(changed.path()), usual) << place;
+  }
+}
+
+// Markers of images are never written: no other logit changes, and their own are below all.
+TEST(Gemma4, SuppressedTokensHaveNoProbability) {
+  const std::vector<TokenId> tokens = {3, 4, 5, 6, 7, 8};
+  const auto logits_of = [&](const std::string& path) {
+    const auto harness = ModelHarness::create(path, 32, DType::kF32, 16);
+    EXPECT_TRUE(harness.has_value()) << harness.error().message;
+    return harness ? (*harness)->forward_in_pieces(tokens, 4) : std::vector<float>();
+  };
+  EditedModel model("gemma4-unified");
+  const std::string path = model.path();
+  const std::vector<float> all = logits_of(path);
+  ASSERT_FALSE(all.empty());
+  const size_t vocab = all.size() / tokens.size();
+  const std::set<size_t> suppressed = {0, 17, 18, vocab - 1};
+  Json list = Json::array();
+  for (const size_t id : suppressed) list.push_back(id);
+  std::ofstream(path + "/generation_config.json") << Json{{"suppress_tokens", list}};
+  const std::vector<float> left = logits_of(path);
+  ASSERT_EQ(left.size(), all.size());
+  for (size_t i = 0; i < all.size(); ++i) {
+    EXPECT_EQ(left[i], suppressed.contains(i % vocab) ? kSuppressedLogit : all[i]) << i;
   }
 }
 

@@ -118,6 +118,44 @@ TEST_F(GenerationDefaultsTest, GgufFilesMayNameThem) {
   EXPECT_NE(log.find("key=general.sampling.top_p found="), std::string::npos) << log;
 }
 
+// Not even --generation-config vllm changes what a model never says.
+TEST_F(GenerationDefaultsTest, SuppressedTokensAreThoseOfTheModelsOwnFile) {
+  constexpr int32_t kVocab = 8;
+  const auto suppressed = [&](const std::string& name = "") {
+    const auto checkpoint =
+        Checkpoint::open(folder_ + name, name.empty() ? LoadFormat::kDummy : LoadFormat::kAuto);
+    EXPECT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+    return read_suppressed_tokens(**checkpoint, kVocab);
+  };
+  using Ids = std::vector<TokenId>;
+  EXPECT_EQ(suppressed(), Ids());
+  for (const char* none : {"null", "[]"}) {
+    write("/generation_config.json", R"({"suppress_tokens":)" + std::string(none) + "}");
+    EXPECT_EQ(logged_by([&] { EXPECT_EQ(suppressed(), Ids()); }), "");
+  }
+  write("/generation_config.json", R"({"suppress_tokens":[5,3.0,5,0,7],"top_p":NaN})");
+  EXPECT_EQ(suppressed(), (Ids{0, 3, 5, 7}));
+  write("/generation_config.json", R"({"suppress_tokens":[-1,8,2.5,"6",6]})");
+  std::string log = logged_by([&] { EXPECT_EQ(suppressed(), Ids{6}); });
+  EXPECT_EQ(std::count(log.begin(), log.end(), '\n'), 4) << log;
+  std::string many = "[0";
+  for (int i = 0; i < 256; ++i) many += ",1";
+  for (const std::string& wrong : {std::string("7"), many + "]"}) {
+    write("/generation_config.json", R"({"suppress_tokens":)" + wrong + "}");
+    EXPECT_NE(logged_by([&] { EXPECT_EQ(suppressed(), Ids()) << wrong; }), "");
+  }
+  GgufImage image = small_gguf();
+  image.set("tokenizer.ggml.suppress_tokens",
+            GgufType::kArray,
+            raw_array(GgufType::kInt32, 3, raw<int32_t>(4) + raw<int32_t>(-1) + raw<int32_t>(2)));
+  write("/model.gguf", image.bytes());
+  log = logged_by([&] { EXPECT_EQ(suppressed("/model.gguf"), (Ids{2, 4})); });
+  EXPECT_NE(log.find("key=tokenizer.ggml.suppress_tokens found=-1"), std::string::npos) << log;
+  image.set_string("tokenizer.ggml.suppress_tokens", "4");
+  write("/model.gguf", image.bytes());
+  EXPECT_NE(logged_by([&] { EXPECT_EQ(suppressed("/model.gguf"), Ids()); }), "");
+}
+
 struct BrokenRule {
   const char* key;
   const char* value;
