@@ -58,9 +58,22 @@ Expected<void> read_windows(const Checkpoint& checkpoint, ModelConfig& config) {
   return {};
 }
 
+// Files of GGUF have a key of their own, and none where the function is GeLU.
+Expected<void> read_function_of_gguf(const Metadata& metadata, ModelConfig& config) {
+  constexpr const char* kKey = "hidden_activation";
+  config.gate_function = kernels::GateFunction::kGeluErf;
+  if (!metadata.has(kKey)) return {};
+  const Expected<std::string> name = metadata.get_string(kKey);
+  if (!name) return tl::unexpected(name.error());
+  if (*name == "gelu") return {};
+  if (*name != "silu") return metadata.wrong(kKey, "\"" + *name + "\"", "gelu or silu");
+  config.gate_function = kernels::GateFunction::kSilu;
+  return {};
+}
+
 Expected<void> configure_modern(const Checkpoint& checkpoint, ModelConfig& config) {
-  if (checkpoint.kind() == CheckpointKind::kGguf && !checkpoint.metadata().has("hidden_act")) {
-    config.gate_function = kernels::GateFunction::kGeluErf;
+  if (checkpoint.kind() == CheckpointKind::kGguf) {
+    SLUICE_TRY_VOID(read_function_of_gguf(checkpoint.metadata(), config));
   }
   config.norm_bias = checkpoint.has("token_embd_norm.bias");
   SLUICE_TRY_VOID(read_windows(checkpoint, config));

@@ -534,5 +534,22 @@ TEST(Spellings, WhatElseALayerOfNemotronNasMayBeIsRefusedByName) {
   EXPECT_NE(refusal("ffn", "intermediate_size", "40").find("ffn of layer 1"), std::string::npos);
 }
 
+// Granite's models of vectors have gates by SiLU.
+TEST(Spellings, FilesOfModernBertNameTheirFunction) {
+  using Function = kernels::GateFunction;
+  RespelledGguf file("../embeddings/modernbert-mean");
+  const auto read = [&](const char* name) {
+    file.set_string("modern-bert.hidden_activation", name);
+    return testing::read_model_config_at(file.path());
+  };
+  EXPECT_EQ(testing::read_model_config_at(file.path())->gate_function, Function::kGeluErf);
+  EXPECT_EQ(read("gelu")->gate_function, Function::kGeluErf);
+  EXPECT_EQ(read("silu")->gate_function, Function::kSilu);
+  const auto refused = read("relu");
+  ASSERT_FALSE(refused.has_value());
+  EXPECT_NE(refused.error().message.find("hidden_activation: found \"relu\""), std::string::npos)
+      << refused.error().message;
+}
+
 }  // namespace
 }  // namespace sluice
