@@ -58,6 +58,7 @@ constexpr UnknownKind kUnknownFamilies[] = {
     {"rwkv", "recurrent time mixing"},
     {"recurrent_gemma", "gated linear recurrences"},
     {"gemma3n", "alternating updates"},
+    {"paligemma", "prompts whose tokens see later ones"},
     {"deepseek_v4", "compressed keys and values"},
 };
 

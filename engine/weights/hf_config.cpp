@@ -252,6 +252,9 @@ constexpr Row kEagleRows[] = {
     {"head.norm_before_residual", {"norm_before_residual"}},
 };
 
+// Wrappers whose text model is not the one of its own model_type, and is refused by theirs.
+constexpr std::string_view kOtherWrappers[] = {"paligemma"};
+
 // Converts scalars, strings and arrays of numbers or booleans; other values become their text,
 // which no key accepts.
 MetadataValue value_of(const Json& json) {
@@ -471,6 +474,14 @@ tl::unexpected<Error> wrong_file(const std::string& file,
                     file + ": " + field + ": found " + found + ", expected " + expected);
 }
 
+// Returns the model_type that names the family: the text model's, or that of the whole; null: none.
+const Json* type_of(const Json& root, const Json& config) {
+  const Json* const whole = json_field(root, "model_type");
+  const Json* const own = json_field(config, "model_type");
+  const auto is_it = [whole](std::string_view name) { return whole != nullptr && *whole == name; };
+  return own == nullptr || std::ranges::any_of(kOtherWrappers, is_it) ? whole : own;
+}
+
 Expected<Json> parse_object(std::span<const std::byte> json, const std::string& file_name) {
   if (json.size() > kMaxConfigBytes) {
     return wrong_file(file_name, "file", std::to_string(json.size()) + " bytes", "at most 64 MiB");
@@ -513,8 +524,7 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
                   .tied_embeddings = false,
                   .quantization = {},
                   .metadata = Metadata(file_name)};
-  const Json* type = json_field(config, "model_type");
-  if (type == nullptr) type = json_field(root, "model_type");
+  const Json* const type = type_of(root, config);
   if (type == nullptr && json_field(root, "_class_name") != nullptr) {
     return fail("model_type", "nothing, beside the _class_name of a diffusion model", "a string");
   }

@@ -22,6 +22,7 @@ namespace sluice {
 namespace {
 
 using Json = nlohmann::json;
+using testing::EditedModel;
 using testing::ModelHarness;
 using testing::relative_error;
 using testing::RespelledDirectory;
@@ -549,6 +550,16 @@ TEST(Spellings, FilesOfModernBertNameTheirFunction) {
   ASSERT_FALSE(refused.has_value());
   EXPECT_NE(refused.error().message.find("hidden_activation: found \"relu\""), std::string::npos)
       << refused.error().message;
+}
+
+TEST(Spellings, AnotherModelThanTheTextConfigSaysIsRefusedByItsName) {
+  EditedModel wrapper("gemma");
+  wrapper.json = {{"model_type", "wrapper"}, {"text_config", wrapper.json}};
+  EXPECT_EQ(wrapper.error(), "");
+  wrapper.json["model_type"] = "paligemma";
+  EXPECT_NE(wrapper.error().find("architecture paligemma is not supported: it has prompts whose"),
+            std::string::npos)
+      << wrapper.error();
 }
 
 }  // namespace
