@@ -1,7 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
 // Reads a directory in Hugging Face's layout: config.json, safetensors with or without an index.
-#include <sys/stat.h>
-
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -58,16 +56,13 @@ std::string take_fused_layer(std::string& name, const FileSpec* spec) {
   return "blk." + *layer + ".";
 }
 
-// Ignores other parts, and tensors implied by the configuration or by another tensor.
-bool is_ignored(std::string_view stored, bool tied_embeddings, const FileSpec* spec) {
+// Whether the configuration, or another tensor, implies it: the output layer, rotations, masks.
+bool is_implied(std::string_view stored, bool tied_embeddings) {
   if (tied_embeddings && without_prefix(stored).starts_with("lm_head.weight")) return true;
-  for (const std::string_view table : {"inv_freq", "cos_cached", "sin_cached"}) {
-    if (stored.ends_with(".rotary_emb." + std::string(table))) return true;
-  }
-  for (const std::string_view mask : {".attn.bias", ".attention.bias", ".masked_bias"}) {
-    if (stored.ends_with(mask)) return true;  // which tokens see which
-  }
-  return !part_beside_text(stored, spec).empty();
+  constexpr std::string_view kEnds[] = {".rotary_emb.inv_freq", ".rotary_emb.cos_cached",
+                                        ".rotary_emb.sin_cached", ".attn.bias",
+                                        ".attention.bias", ".masked_bias"};
+  return std::ranges::any_of(kEnds, [stored](auto end) { return stored.ends_with(end); });
 }
 
 // Whether it is a number without a dimension, of a function that has some.
@@ -77,9 +72,8 @@ bool is_scalar(const SafetensorsTensor& tensor, const FileSpec* spec) {
 }
 
 bool exists(const std::string& path) {
-  struct stat status {};
-
-  return stat(path.c_str(), &status) == 0;
+  std::error_code error;
+  return std::filesystem::exists(path, error);
 }
 
 // `file`: its path.
@@ -182,6 +176,7 @@ class HfCheckpoint final : public Checkpoint {
                CheckpointPart part)
       : Checkpoint(directory, CheckpointKind::kHuggingFace, std::move(config.model_type)),
         part_(part),
+        is_wrapper_(config.is_wrapper),
         tied_embeddings_(config.tied_embeddings),
         quantization_(std::move(config.quantization)),
         quantized_(quantization_,
@@ -223,8 +218,12 @@ class HfCheckpoint final : public Checkpoint {
     return metadata_.get_uint("block_count").value_or(UINT64_MAX);
   }
 
+  [[nodiscard]] std::string_view part_of(std::string_view stored) const {
+    return part_beside_text(stored, file_spec_, is_wrapper_);
+  }
+
   [[nodiscard]] bool is_left_out(std::string_view stored) const {
-    if (is_ignored(stored, tied_embeddings_, file_spec_)) return true;
+    if (is_implied(stored, tied_embeddings_) || !part_of(stored).empty()) return true;
     if (file_spec_ != nullptr && file_spec_->is_encoder && is_beside_encoder(stored)) return true;
     return part_ == CheckpointPart::kModel ? is_next_token_name(stored, num_layers())
                                            : !next_token_name(stored, num_layers());
@@ -264,6 +263,7 @@ class HfCheckpoint final : public Checkpoint {
   Expected<void> finish();
 
   CheckpointPart part_;
+  bool is_wrapper_;
   bool tied_embeddings_;
   Quantization quantization_;
   QuantizedLayers quantized_;
@@ -281,7 +281,7 @@ class HfCheckpoint final : public Checkpoint {
 void HfCheckpoint::note_left_out(const std::string& stored) {
   if (part_ != CheckpointPart::kModel) return;
   const bool is_next_token = is_next_token_name(stored, num_layers());
-  const std::string_view part = part_beside_text(stored, file_spec_);
+  const std::string_view part = part_of(stored);
   if (is_next_token || !part.empty()) left_out_.push_back(stored);
   if (!part.empty()) ++num_of_parts_[part];
   if (is_next_token && num_next_token_++ == 0) first_next_token_ = stored;

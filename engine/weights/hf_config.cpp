@@ -521,6 +521,7 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   const Json& config = nested != nullptr ? *nested : root;
 
   HfConfig result{.model_type = {},
+                  .is_wrapper = &config != &root,
                   .tied_embeddings = false,
                   .quantization = {},
                   .metadata = Metadata(file_name)};

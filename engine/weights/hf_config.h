@@ -17,6 +17,7 @@ namespace sluice {
 struct HfConfig {
   std::string model_type;          // the text model's
   const FileSpec* spec = nullptr;  // of that type; null: no family has it
+  bool is_wrapper = false;         // the text model's configuration is inside another one
   bool tied_embeddings = false;
   Quantization quantization;
   Metadata metadata;

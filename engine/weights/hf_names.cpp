@@ -262,39 +262,47 @@ namespace {
 struct OtherPart {
   std::string_view name_part;
   std::string_view name;
+  bool in_wrappers_alone = false;
 };
 
-constexpr OtherPart kOtherParts[] = {{"vision_tower.", "the vision tower"},
-                                     {"vision_model.", "the vision tower"},
-                                     {"visual.", "the vision tower"},
-                                     {"visual_tokenizer.", "the vision tower"},  // Ovis's
-                                     {"vision_embedder.", "the vision tower"},
-                                     {"vision_embedding.", "the vision tower"},  // Isaac's
-                                     {"embed_vision.", "the vision tower"},
-                                     {"multi_modal_projector.", "the projector of images"},
-                                     {"mm_projector.", "the projector of images"},  // Kimi-K2.5's
-                                     {"mlp1.", "the projector of images"},      // InternVL's
-                                     {"connector.", "the projector of images"},  // SmolVLM's
-                                     {"vit_large_projector.", "the projector of images"},
-                                     {"vit_downsampler", "the projector of images"},
-                                     {"image_newline", "embeddings of images"},  // LLaVA-NeXT's
-                                     {"vte.", "embeddings of images"},           // Ovis's
-                                     {"embed_tokens_extend.", "the towers of images and sound"},
-                                     {"audio_tower.", "the audio tower"},
-                                     {"embed_audio.", "the audio tower"},
-                                     {"sound_encoder.", "the audio tower"},  // Nemotron's
-                                     {"sound_projection.", "the projector of sound"},
-                                     {"encoder.", "the audio tower"},  // Granite-Speech's
-                                     {"projector.", "the projector of sound"},
-                                     {"time_series.", "the tower of time series"},  // Intern-S1's
-                                     {".lora_A.vision.", "adapters of images"},     // Phi-4's
-                                     {".lora_B.vision.", "adapters of images"},
-                                     {".lora_A.speech.", "adapters of sound"},
-                                     {".lora_B.speech.", "adapters of sound"}};
+constexpr bool kInWrappers = true;
+
+constexpr OtherPart kOtherParts[] = {
+    {"vision_tower.", "the vision tower"},
+    {"vision_model.", "the vision tower"},
+    {"vision_encoder.", "the vision tower"},  // LightOnOCR's
+    {"visual.", "the vision tower"},
+    {"visual_tokenizer.", "the vision tower"},  // Ovis's
+    {"vision_embedder.", "the vision tower"},
+    {"vision_embedding.", "the vision tower"},  // Isaac's
+    {"embed_vision.", "the vision tower"},
+    {"multi_modal_projector.", "the projector of images"},
+    {"mm_projector.", "the projector of images"},         // Kimi-K2.5's
+    {"vision_projection.", "the projector of images"},    // LightOnOCR's
+    {"merger.", "the projector of images", kInWrappers},  // MiniCPM-V 4.6's
+    {"mlp1.", "the projector of images"},                 // InternVL's
+    {"connector.", "the projector of images"},            // SmolVLM's
+    {"vit_large_projector.", "the projector of images"},
+    {"vit_downsampler", "the projector of images"},
+    {"image_newline", "embeddings of images"},  // LLaVA-NeXT's
+    {"vte.", "embeddings of images"},           // Ovis's
+    {"embed_tokens_extend.", "the towers of images and sound"},
+    {"audio_tower.", "the audio tower"},
+    {"embed_audio.", "the audio tower"},
+    {"sound_encoder.", "the audio tower"},  // Nemotron's
+    {"sound_projection.", "the projector of sound"},
+    {"encoder.", "the audio tower", kInWrappers},  // Granite-Speech's
+    {"projector.", "the projector of sound", kInWrappers},
+    {"time_series.", "the tower of time series"},  // Intern-S1's
+    {".lora_A.vision.", "adapters of images"},     // Phi-4's
+    {".lora_B.vision.", "adapters of images"},
+    {".lora_A.speech.", "adapters of sound"},
+    {".lora_B.speech.", "adapters of sound"},
+};
 
 }  // namespace
 
-std::string_view part_beside_text(std::string_view stored, const FileSpec* spec) {
+std::string_view part_beside_text(std::string_view stored, const FileSpec* spec, bool is_wrapper) {
   constexpr std::string_view kModel = "model.";
   constexpr std::string_view kEncoder = "encoder.";
   // An encoder's own layers have that name.
@@ -303,6 +311,7 @@ std::string_view part_beside_text(std::string_view stored, const FileSpec* spec)
   const auto found = std::find_if(
       std::begin(kOtherParts), std::end(kOtherParts), [&](const OtherPart& part) {
         if (is_encoder && part.name_part == kEncoder) return false;
+        if (part.in_wrappers_alone && !is_wrapper) return false;
         return part.name_part.starts_with('.') ? stored.find(part.name_part) != stored.npos
                                                : stored.starts_with(part.name_part);
       });

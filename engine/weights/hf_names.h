@@ -39,8 +39,10 @@ bool is_next_token_name(std::string_view stored, uint64_t num_layers);
 std::optional<std::string> next_token_name(std::string_view stored, uint64_t num_layers);
 
 // Returns what the tensor belongs to in a multimodal model beside its text model, for people: "the
-// vision tower"; empty: it is part of the text model. `spec`: as in gguf_name().
-std::string_view part_beside_text(std::string_view stored, const FileSpec* spec);
+// vision tower"; empty: it is part of the text model. `spec`: as in gguf_name(). `is_wrapper`: the
+// text model has a configuration of its own, inside another one; elsewhere "projector." may be a
+// part of the text model.
+std::string_view part_beside_text(std::string_view stored, const FileSpec* spec, bool is_wrapper);
 
 // Returns a stored name without the prefixes of a multimodal model's text model.
 std::string_view without_prefix(std::string_view name);

@@ -195,6 +195,7 @@ TEST_F(HfDirectory, AHeadThatIsNotTheEmbeddingIsNotTied) {
 
 // Names of published wrappers' parts, none of which the text model reads.
 TEST_F(HfDirectory, PartsOfEveryWrapperAreLeftOut) {
+  write("config.json", R"({"model_type":"wrapper","text_config":{"model_type":"llama"}})");
   for (const char* part : {"mm_projector.proj.0.weight",
                            "model.mm_projector.0.weight",
                            "image_newline",
@@ -207,6 +208,9 @@ TEST_F(HfDirectory, PartsOfEveryWrapperAreLeftOut) {
                            "vte.weight",
                            "model.vision_embedding.0.a",
                            "vit_downsampler2.weight",
+                           "model.merger.mlp.0.linear_1.weight",
+                           "model.vision_encoder.a",
+                           "model.vision_projection.linear_1.weight",
                            "model.time_series.a"}) {
     write("model.safetensors", shard_of({"lm_head.weight", part}));
     const auto opened = Checkpoint::open(folder_);
@@ -216,13 +220,24 @@ TEST_F(HfDirectory, PartsOfEveryWrapperAreLeftOut) {
   }
 }
 
+// What jina-reranker-v3 scores with is no projector of sound.
+TEST_F(HfDirectory, AModelThatIsNoWrapperKeepsItsProjector) {
+  for (const char* part : {"projector.0.weight", "encoder.layers.0.a.weight", "merger.a.weight"}) {
+    write("model.safetensors", shard_of({"lm_head.weight", part}));
+    const auto opened = Checkpoint::open(folder_);
+    ASSERT_TRUE(opened.has_value()) << part << opened.error().message;
+    EXPECT_TRUE((*opened)->has(part)) << part;
+    EXPECT_TRUE((*opened)->left_out().empty()) << part;
+  }
+}
+
 TEST(HfNames, AnEncodersLayersAreItsOwnBesideATower) {
   FileSpec spec;
   spec.is_encoder = true;
-  EXPECT_EQ(part_beside_text("encoder.layer.0.output.dense.weight", &spec), "");
-  EXPECT_NE(part_beside_text("model.vision_model.embeddings.a", &spec), "");
+  EXPECT_EQ(part_beside_text("encoder.layer.0.output.dense.weight", &spec, true), "");
+  EXPECT_NE(part_beside_text("model.vision_model.embeddings.a", &spec, true), "");
   spec.is_encoder = false;
-  EXPECT_NE(part_beside_text("encoder.layers.0.attn.to_q.weight", &spec), "");
+  EXPECT_NE(part_beside_text("encoder.layers.0.attn.to_q.weight", &spec, true), "");
 }
 
 TEST_F(HfDirectory, ATextModelMayHaveAPrefixInsideItsWrappers) {
