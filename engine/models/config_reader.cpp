@@ -284,7 +284,7 @@ Expected<void> read_gate_function(const Metadata& metadata,
   SLUICE_TRY(const std::string name, metadata.get_string("hidden_act"));
   if (name == "silu" || name == "swish" || name == "swiglu") {
     config.gate_function = kernels::GateFunction::kSilu;
-  } else if (name == "gelu_pytorch_tanh") {
+  } else if (name == "gelu_pytorch_tanh" || (name == "gelu" && files.gelu_is_tanh)) {
     config.gate_function = kernels::GateFunction::kGeluTanh;
   } else if (files.is_encoder && name == "gelu") {
     config.gate_function = kernels::GateFunction::kGeluErf;

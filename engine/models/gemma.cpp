@@ -1,5 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Gemma: Llama with GeLU gates, a scaled embedding and norms whose stored weights lack 1.
+// Gemma: Llama with GeLU gates, a scaled embedding and norms whose stored weights lack 1. The first
+// directories say "gelu" and mean its tanh approximation, as their class has it.
 #include <cmath>
 
 #include "engine/models/config_reader.h"
@@ -33,7 +34,8 @@ const ModelSpec kGemmaSpec = {.files = {.gguf = "gemma",
                                         .defaults = kGemmaDefaults,
                                         .layer_types = LayerTypes::kFull,
                                         .ties_embedding = true,
-                                        .norm_offset = 1},
+                                        .norm_offset = 1,
+                                        .gelu_is_tanh = true},
                               .configure = configure_gemma,
                               .build = build_decoder};
 

@@ -83,6 +83,7 @@ struct FileSpec {
   bool subtracts_mean = false;  // norms do; their epsilon has a name of its own
   bool is_gated = true;         // false: a feed-forward half is one matrix, a function, another
   std::string_view function = "relu2";  // that function's hidden_act, where a file has none
+  bool gelu_is_tanh = false;            // hidden_act "gelu" of a gated half is gelu_pytorch_tanh
   bool is_encoder = false;              // tokens see those behind them
   bool may_be_encoder = false;  // where a file says that tokens see those behind them
   bool scales_queries = false;  // by their positions

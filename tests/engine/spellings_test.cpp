@@ -552,6 +552,17 @@ TEST(Spellings, FilesOfModernBertNameTheirFunction) {
       << refused.error().message;
 }
 
+TEST(Spellings, GeluOfTheFirstGemmaIsItsTanhApproximation) {
+  EditedModel gemma("gemma");
+  gemma.json["hidden_act"] = "gelu";
+  const auto config = testing::read_model_config_at(gemma.path());
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  EXPECT_EQ(config->gate_function, kernels::GateFunction::kGeluTanh);
+  EditedModel llama("llama");
+  llama.json["hidden_act"] = "gelu";
+  EXPECT_NE(llama.error().find("hidden_act: found \"gelu\""), std::string::npos);
+}
+
 TEST(Spellings, AnotherModelThanTheTextConfigSaysIsRefusedByItsName) {
   EditedModel wrapper("gemma");
   wrapper.json = {{"model_type", "wrapper"}, {"text_config", wrapper.json}};
