@@ -6,7 +6,12 @@
 namespace sluice {
 namespace {
 
+// Wrappers leave to the class what their text model shares with Llama 7B.
 constexpr KeyDefault kLlamaDefaults[] = {
+    {"hidden_size", 4096U},
+    {"intermediate_size", 11008U},
+    {"num_hidden_layers", 32U},
+    {"num_attention_heads", 32U},
     {"max_position_embeddings", 2048U},
     {"rms_norm_eps", 1e-6},
 };

@@ -7,6 +7,10 @@ namespace sluice {
 namespace {
 
 constexpr KeyDefault kMistralDefaults[] = {
+    {"hidden_size", 4096U},
+    {"intermediate_size", 14336U},
+    {"num_hidden_layers", 32U},
+    {"num_attention_heads", 32U},
     {"num_key_value_heads", 8U},
     {"max_position_embeddings", 131072U},
     {"rms_norm_eps", 1e-6},

@@ -8,6 +8,10 @@ namespace sluice {
 namespace {
 
 constexpr KeyDefault kQwen2Defaults[] = {
+    {"hidden_size", 4096U},
+    {"intermediate_size", 22016U},
+    {"num_hidden_layers", 32U},
+    {"num_attention_heads", 32U},
     {"num_key_value_heads", 32U},
     {"max_position_embeddings", 32768U},
     {"rms_norm_eps", 1e-6},
