@@ -10,6 +10,7 @@ constexpr KeyDefault kMixtralDefaults[] = {
     {"num_key_value_heads", 8U},
     {"max_position_embeddings", 131072U},
     {"rms_norm_eps", 1e-5},
+    {"rope_theta", 1e6},
     {"num_local_experts", 8U},
     {"num_experts_per_tok", 2U},
 };

@@ -16,7 +16,11 @@ constexpr KeyDefault kOlmo2Defaults[] = {{"max_position_embeddings", 2048U},
                                          {"rms_norm_eps", 1e-5}};
 
 constexpr KeyDefault kOlmo3Defaults[] = {
-    {"max_position_embeddings", 2048U}, {"rms_norm_eps", 1e-5}, {"sliding_window", 4096U}};
+    {"max_position_embeddings", 2048U},
+    {"rms_norm_eps", 1e-5},
+    {"rope_theta", 500000U},
+    {"sliding_window", 4096U},
+};
 
 constexpr TensorName kOlmoNames[] = {
     {"post_attention_layernorm", "post_attention_norm"},

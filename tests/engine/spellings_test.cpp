@@ -573,5 +573,16 @@ TEST(Spellings, AnotherModelThanTheTextConfigSaysIsRefusedByItsName) {
       << wrapper.error();
 }
 
+TEST(Spellings, ClassesHaveBasesOfTheirOwn) {
+  const std::pair<const char*, float> rows[] = {{"mixtral", 1e6F}, {"olmo3", 5e5F}};
+  for (const auto& [name, base] : rows) {
+    EditedModel model(name);
+    for (const char* key : {"rope_theta", "rope_parameters", "rope_scaling"}) model.json.erase(key);
+    const auto config = testing::read_model_config_at(model.path());
+    ASSERT_TRUE(config.has_value()) << config.error().message;
+    for (const auto& rope : config->ropes) EXPECT_EQ(rope.freq_base, base) << name;
+  }
+}
+
 }  // namespace
 }  // namespace sluice
