@@ -1,7 +1,7 @@
 // SPDX-License-Identifier: Apache-2.0
 // Ling and Ring 2.0 (BailingMoE V2): norms of each head of q and k, half of which rotates, leading
 // dense layers, then experts in groups that are chosen by sigmoids with a bias beside shared ones.
-// The first version, whose router is a softmax, has the same model_type.
+// The first version, whose router is a softmax, has the same model_type. Sarvam-30B is one of them.
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 
@@ -18,6 +18,22 @@ constexpr KeyDefault kBailingDefaults[] = {
     {"norm_topk_prob", true},
     {"routed_scaling_factor", 2.5},
     {"first_k_dense_replace", 0U},
+};
+
+constexpr KeyDefault kSarvamDefaults[] = {
+    {"num_attention_heads", 64U},
+    {"num_key_value_heads", 4U},
+    {"head_dim", 64U},
+    {"max_position_embeddings", 131072U},
+    {"rms_norm_eps", 1e-6},
+    {"rope_theta", 8e6},
+    {"num_experts", 128U},
+    {"num_experts_per_tok", 6U},
+    {"num_shared_experts", 1U},
+    {"moe_intermediate_size", 1024U},
+    {"norm_topk_prob", true},
+    {"routed_scaling_factor", 2.5},
+    {"first_k_dense_replace", 1U},
 };
 
 constexpr TensorName kBailingNames[] = {
@@ -57,5 +73,16 @@ const ModelSpec kBailingSpec = {.files = {.gguf = "bailingmoe2",
                                 .build = build_decoder,
                                 .hf_keys = kBailingHfKeys,
                                 .gguf_keys = kBailingGgufKeys};
+
+// Sarvam-30B's directories name themselves.
+extern const ModelSpec kSarvamMoeSpec;
+const ModelSpec kSarvamMoeSpec = [] {
+  ModelSpec spec = kBailingSpec;
+  spec.files.reads_gguf = false;
+  spec.files.model_type = "sarvam_moe";
+  spec.files.class_name = "SarvamMoEForCausalLM";
+  spec.files.defaults = kSarvamDefaults;
+  return spec;
+}();
 
 }  // namespace sluice

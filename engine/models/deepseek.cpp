@@ -1,8 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// DeepSeek V2 and V3 and the models built like them (R1, Kimi-K2, Moonlight, GLM-4.7-Flash, JoyAI):
-// latent attention; leading dense layers, then experts beside shared ones. V2's router is a softmax
-// whose weights are not normalized, V3's sigmoids with a bias; both choose in groups of experts.
-// Youtu-LLM has V3's attention and dense layers alone.
+// DeepSeek V2 and V3 and the models built like them (R1, Kimi-K2, Moonlight, GLM-4.7-Flash, JoyAI,
+// Sarvam-105B): latent attention; leading dense layers, then experts beside shared ones. V2's
+// router is a softmax whose weights are not normalized, V3's sigmoids with a bias; both choose in
+// groups of experts. Youtu-LLM has V3's attention and dense layers alone.
 // V3.2 and GLM-5 have indexers, whose keys rotate in halves and in pairs.
 #include <algorithm>
 #include <array>
@@ -49,6 +49,22 @@ constexpr KeyDefault kV3Defaults[] = {
     {"n_group", 8U},
     {"topk_group", 4U},
     {"first_k_dense_replace", 3U},
+};
+
+constexpr KeyDefault kSarvamMlaDefaults[] = {
+    {"num_attention_heads", 64U},
+    {"max_position_embeddings", 4096U},
+    {"rms_norm_eps", 1e-6},
+    {"kv_lora_rank", 512U},
+    {"qk_nope_head_dim", 128U},
+    {"qk_rope_head_dim", 64U},
+    {"v_head_dim", 128U},
+    {"num_experts", 128U},
+    {"num_shared_experts", 1U},
+    {"num_experts_per_tok", 8U},
+    {"moe_intermediate_size", 2048U},
+    {"routed_scaling_factor", 2.5},
+    {"first_k_dense_replace", 1U},
 };
 
 constexpr KeyDefault kGlm4MoeLiteDefaults[] = {
@@ -280,6 +296,11 @@ const ModelSpec kKimiK2Spec =
 extern const ModelSpec kJoyAiSpec;
 const ModelSpec kJoyAiSpec =
     spec_of("joyai_llm_flash", "DeepseekV3ForCausalLM", kV3Defaults, configure_v3);
+
+// Sarvam-105B's have no compressed queries and no groups, unless they say so.
+extern const ModelSpec kSarvamMlaSpec;
+const ModelSpec kSarvamMlaSpec =
+    spec_of("sarvam_mla", "SarvamMLAForCausalLM", kSarvamMlaDefaults, configure_v3);
 
 extern const ModelSpec kGlm4MoeLiteSpec;
 const ModelSpec kGlm4MoeLiteSpec =

@@ -15,6 +15,13 @@ constexpr KeyDefault kGraniteDefaults[] = {
     {"attention_multiplier", 1U},
 };
 
+// Scores are divided by the root of the head's size, unless a file says otherwise.
+constexpr KeyDefault kHyperClovaDefaults[] = {
+    {"max_position_embeddings", 2048U},
+    {"rms_norm_eps", 1e-6},
+    {"use_post_norm", true},
+};
+
 constexpr KeyDefault kGraniteMoeDefaults[] = {
     {"max_position_embeddings", 2048U},
     {"rms_norm_eps", 1e-6},
@@ -96,6 +103,16 @@ Expected<void> configure_granite(const Checkpoint& checkpoint, ModelConfig& conf
   return {};
 }
 
+Expected<void> configure_hyper_clova(const Checkpoint& checkpoint, ModelConfig& config) {
+  SLUICE_TRY(const bool norms_outputs, checkpoint.metadata().get_bool_or("post_norms", true));
+  if (norms_outputs) return checkpoint.metadata().wrong("post_norms", "true", "false");
+  SLUICE_TRY_VOID(configure_granite(checkpoint, config));
+  // A factor of the logits here, where Granite's is a divisor.
+  SLUICE_TRY(const double factor, checkpoint.metadata().get_positive_or("logit_scale", 1));
+  config.logit_scale = static_cast<float>(factor);
+  return {};
+}
+
 Expected<void> configure_granite_moe(const Checkpoint& checkpoint, ModelConfig& config) {
   SLUICE_TRY_VOID(configure_granite(checkpoint, config));
   return check_experts(checkpoint, config);
@@ -135,6 +152,20 @@ const ModelSpec kGraniteSpec = {.files = {.gguf = "granite",
                                 .build = build_decoder,
                                 .hf_keys = kGraniteHfKeys,
                                 .gguf_keys = kGraniteGgufKeys};
+
+// HyperCLOVA X without norms of its halves' outputs is Granite.
+extern const ModelSpec kHyperClovaSpec;
+const ModelSpec kHyperClovaSpec = {.files = {.gguf = "granite",
+                                             .reads_gguf = false,
+                                             .model_type = "hyperclovax",
+                                             .class_name = "HyperCLOVAXForCausalLM",
+                                             .defaults = kHyperClovaDefaults,
+                                             .layer_types = LayerTypes::kFull,
+                                             .pairs_rows_in_gguf = true},
+                                   .configure = configure_hyper_clova,
+                                   .build = build_decoder,
+                                   .hf_keys = kGraniteHfKeys,
+                                   .gguf_keys = kGraniteGgufKeys};
 
 extern const ModelSpec kGraniteMoeSpec;
 const ModelSpec kGraniteMoeSpec = {.files = {.gguf = "granitemoe",

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Llama 2 and 3 and models of the same form: SmolLM2, and Mistral and Mixtral in GGUF.
+// Llama 2 and 3 and models of the same form: SmolLM2, IQuest-Coder; Mistral and Mixtral in GGUF.
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
 
@@ -15,6 +15,16 @@ constexpr KeyDefault kLlamaDefaults[] = {
     {"max_position_embeddings", 2048U},
     {"rms_norm_eps", 1e-6},
 };
+
+constexpr KeyDefault kIquestDefaults[] = {
+    {"num_attention_heads", 40U},
+    {"num_key_value_heads", 8U},
+    {"head_dim", 128U},
+    {"max_position_embeddings", 131072U},
+    {"rms_norm_eps", 1e-5},
+};
+
+constexpr RequiredNumber kIquestRequired[] = {{"use_sliding_window", 0}};
 
 // Their class lets tokens see later ones, and no key says so.
 constexpr KeyDefault kBidirecDefaults[] = {
@@ -40,6 +50,20 @@ const ModelSpec kLlamaSpec = {.files = {.gguf = "llama",
                               .configure = configure_llama,
                               .build = build_decoder,
                               .hf_keys = kLlamaHfKeys};
+
+// Directories of IQuest-Coder name themselves.
+extern const ModelSpec kIquestSpec;
+const ModelSpec kIquestSpec = {.files = {.gguf = "llama",
+                                         .reads_gguf = false,
+                                         .model_type = "iquestcoder",
+                                         .class_name = "IQuestCoderForCausalLM",
+                                         .defaults = kIquestDefaults,
+                                         .required = kIquestRequired,
+                                         .layer_types = LayerTypes::kFull,
+                                         .pairs_rows_in_gguf = true},
+                               .configure = configure_llama,
+                               .build = build_decoder,
+                               .hf_keys = kLlamaHfKeys};
 
 // Directories of NVIDIA's models of vectors and scores.
 extern const ModelSpec kLlamaBidirecSpec;

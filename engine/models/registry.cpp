@@ -59,6 +59,8 @@ extern const ModelSpec kHeliumSpec;
 extern const ModelSpec kHunyuanDenseSpec;
 extern const ModelSpec kHunyuanMoeSpec;
 extern const ModelSpec kHyV3Spec;
+extern const ModelSpec kHyperClovaSpec;
+extern const ModelSpec kIquestSpec;
 extern const ModelSpec kInternLm2FileSpec;
 extern const ModelSpec kInternLm2Spec;
 extern const ModelSpec kInternLm3Spec;
@@ -116,6 +118,8 @@ extern const ModelSpec kQwen3VlMoeFileSpec;
 extern const ModelSpec kQwen3VlMoeSpec;
 extern const ModelSpec kQwen3VlSpec;
 extern const ModelSpec kRobertaSpec;
+extern const ModelSpec kSarvamMlaSpec;
+extern const ModelSpec kSarvamMoeSpec;
 extern const ModelSpec kSeedOssSpec;
 extern const ModelSpec kSmolLm3Spec;
 extern const ModelSpec kSolarOpenSpec;
@@ -138,7 +142,8 @@ constexpr std::array kSpecs = {
     &kGlm4MoeLiteSpec, &kGlm4MoeSpec, &kGlm4Spec, &kGlm4vMoeSpec, &kGlm4vSpec, &kGlmMoeDsaSpec,
     &kGlmSpec, &kGpt2Spec, &kGptJSpec, &kGptOssSpec, &kGranite4Spec, &kGraniteHybridSpec,
     &kGraniteMoeSharedSpec, &kGraniteMoeSpec, &kGraniteSpec, &kGteSpec, &kHeliumSpec,
-    &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kInternLm2FileSpec, &kInternLm2Spec,
+    &kHunyuanDenseSpec, &kHunyuanMoeSpec, &kHyV3Spec, &kHyperClovaSpec, &kIquestSpec,
+    &kInternLm2FileSpec, &kInternLm2Spec,
     &kInternLm3Spec, &kJais2Spec, &kJinaBertSpec, &kJoyAiSpec, &kKimiK2Spec, &kKimiLinearSpec,
     &kLfm2MoeSpec, &kLfm2Spec, &kLlama4Spec, &kLlamaBidirecSpec, &kLlamaSpec, &kMimoSpec,
     &kMimoV2Spec, &kMiniCpm3Spec, &kMiniCpmSpec,
@@ -150,7 +155,8 @@ constexpr std::array kSpecs = {
     &kOlmoHybridSpec, &kOlmoeSpec, &kOptSpec, &kPhi3Spec, &kPhi4MmSpec, &kPhiMoeSpec, &kPhiSpec,
     &kQwen25VlSpec, &kQwen2MoeSpec, &kQwen2Spec, &kQwen2VlFileSpec, &kQwen2VlSpec, &kQwen35MoeSpec,
     &kQwen35Spec, &kQwen3MoeSpec, &kQwen3NextSpec, &kQwen3Spec, &kQwen3VlFileSpec,
-    &kQwen3VlMoeFileSpec, &kQwen3VlMoeSpec, &kQwen3VlSpec, &kRobertaSpec, &kSeedOssSpec,
+    &kQwen3VlMoeFileSpec, &kQwen3VlMoeSpec, &kQwen3VlSpec, &kRobertaSpec, &kSarvamMlaSpec,
+    &kSarvamMoeSpec, &kSeedOssSpec,
     &kSmolLm3Spec, &kSolarOpenSpec, &kStableLmSpec, &kStarCoder2Spec, &kStep3p5Spec,
     &kXlmRobertaSpec, &kYoutuLlmSpec, &kYoutuSpec,
 };

@@ -157,6 +157,7 @@ constexpr Row kRows[] = {
     {"hidden_act",
      {"hidden_activation", "hidden_act", "activation_function", "mlp_hidden_act", "activation"}},
     {"use_parallel_residual", {"use_parallel_residual"}},
+    {"post_norms", {"use_post_norm"}},
     {"embedding_width", {"word_embed_proj_dim"}},
     {"attention_bias", {"attention_bias", "use_bias", "use_qkv_bias"}},
     {"mlp_bias", {"mlp_bias"}},
@@ -402,11 +403,16 @@ Expected<void> take_listed_rotations(const Json& config, Metadata& metadata) {
   return {};
 }
 
-// Renames LongRoPE's type in early files.
-void rename_early_longrope(const FileSpec& spec, Metadata& metadata) {
+// Gives types of rope that some files call otherwise their name.
+void rename_rope_type(const FileSpec& spec, Metadata& metadata) {
   const Expected<std::string> type = metadata.get_string("rope.scaling.type");
-  if (!type || std::ranges::find(spec.longrope_names, *type) == spec.longrope_names.end()) return;
-  metadata.set("rope.scaling.type", "rope_scaling.type", std::string("longrope"));
+  if (!type) return;
+  const auto rename = [&](const char* name) {
+    metadata.set("rope.scaling.type", "rope_scaling.type", std::string(name));
+  };
+  if (*type == "deepseek_yarn") rename("yarn");
+  const auto& early = spec.longrope_names;
+  if (std::ranges::find(early, *type) != early.end()) rename("longrope");
 }
 
 void take_rope(const Json& config, Metadata& metadata) {
@@ -564,7 +570,7 @@ Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::s
   take_rows_of(config, "linear_attn_config", kLinearAttentionRows, result.metadata);
   take_rope(config, result.metadata);
   take_halves(config, result.metadata);
-  rename_early_longrope(spec, result.metadata);
+  rename_rope_type(spec, result.metadata);
   if (!config.contains("rope_parameters") && !config.contains("rope_scaling")) {
     take_defaults(config, spec, spec.rope_defaults, result.metadata);
   }

@@ -571,6 +571,14 @@ TEST(Spellings, AnotherModelThanTheTextConfigSaysIsRefusedByItsName) {
   EXPECT_NE(wrapper.error().find("architecture paligemma is not supported: it has prompts whose"),
             std::string::npos)
       << wrapper.error();
+  EditedModel granite("granite");
+  granite.json["model_type"] = "hyperclovax";
+  EXPECT_NE(granite.error().find("use_post_norm"), std::string::npos) << granite.error();
+  granite.json["use_post_norm"] = false;
+  granite.json["logits_scaling"] = 2;
+  const auto config = testing::read_model_config_at(granite.path());
+  ASSERT_TRUE(config.has_value()) << config.error().message;
+  EXPECT_EQ(config->logit_scale, 2);
 }
 
 TEST(Spellings, ClassesHaveBasesOfTheirOwn) {
