@@ -464,6 +464,18 @@ TEST(Tokenizer, EveryTokenOfAnEndsNameEndsAGeneration) {
   EXPECT_EQ(tokenizer->end_tokens(), (std::vector<TokenId>{0, 1, 2, 3, 4, 6}));
 }
 
+// llama.cpp ends there too, in files of Qwen2.5-Coder; a normal token with the text is text.
+TEST(Tokenizer, EndsOfFilesEndAGeneration) {
+  Vocabulary vocabulary = vocabulary_of(
+      "gpt2", {"a", "<|fim_pad|>", "<|repo_name|>", "<|file_sep|>", "<reponame>", "<|fim_prefix|>"});
+  vocabulary.eos = 0;
+  vocabulary.token_types[3] = TokenType::kUserDefined;
+  const auto tokenizer = create_tokenizer(std::move(vocabulary)).value();
+  EXPECT_EQ(tokenizer->end_tokens(), (std::vector<TokenId>{0, 1, 2, 3}));
+  ASSERT_TRUE(tokenizer->replace_more_ends({5}).has_value());
+  EXPECT_EQ(tokenizer->end_tokens(), (std::vector<TokenId>{0, 1, 2, 3, 5}));
+}
+
 TEST(Tokenizer, MoreEndTokensStandBesideItsOwn) {
   const auto tokenizer = golden_tokenizer();
   const std::vector<TokenId> own = tokenizer->end_tokens();

@@ -24,6 +24,18 @@ constexpr std::string_view kSpaceSymbol = "\xE2\x96\x81";
 constexpr std::string_view kInnerPrefix = "##";  // of a WordPiece token inside a word
 constexpr double kUnknownPenalty = 10;  // below the lowest score, as in SentencePiece
 
+// Tokens between the files of a text to be completed, and after its last one: llama.cpp ends where
+// a model writes one, whatever the file says of them.
+constexpr std::string_view kFileEnds[] = {"<|fim_pad|>",
+                                          "<fim-pad>",
+                                          "<fim_pad>",
+                                          "<|fim_repo|>",
+                                          "<|repo_name|>",
+                                          "<fim-repo>",
+                                          "<reponame>",
+                                          "<REPO>",
+                                          "<|file_sep|>"};
+
 tl::unexpected<Error> bad_vocabulary(std::string message) {
   return make_error(ErrorCode::kDataLoss, "tokenizer vocabulary: " + std::move(message));
 }
@@ -120,6 +132,11 @@ class GgufParts {
     }
     for (const TokenType type : vocabulary_.token_types) {
       parts_.special.push_back(is_control(type));
+    }
+    for (size_t id = 0; id < parts_.names.size(); ++id) {
+      if (!is_control(type_of(id)) && type_of(id) != TokenType::kUserDefined) continue;
+      if (std::ranges::find(kFileEnds, parts_.names[id]) == std::end(kFileEnds)) continue;
+      parts_.own_ends.push_back(static_cast<TokenId>(id));
     }
   }
 

@@ -165,7 +165,9 @@ void TokenPipeline::collect_ends() {
   ends.eot = parts_.eot;
   ends.eom = parts_.eom;
   end_tokens_ = find_end_tokens(ends, *this);
-  end_tokens_.insert(end_tokens_.end(), parts_.more_ends.begin(), parts_.more_ends.end());
+  for (const std::vector<TokenId>* ids : {&parts_.own_ends, &parts_.more_ends}) {
+    end_tokens_.insert(end_tokens_.end(), ids->begin(), ids->end());
+  }
   std::sort(end_tokens_.begin(), end_tokens_.end());
   end_tokens_.erase(std::unique(end_tokens_.begin(), end_tokens_.end()), end_tokens_.end());
 }

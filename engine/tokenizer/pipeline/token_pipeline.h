@@ -40,6 +40,7 @@ struct TokenizerParts {
   TokenId eos = kInvalidToken;
   TokenId eot = kInvalidToken;     // end of a turn, if it differs from eos
   TokenId eom = kInvalidToken;     // end of a message that calls tools, if it differs from both
+  std::vector<TokenId> own_ends;   // of the file, beside eos, eot, eom and the known names
   std::vector<TokenId> more_ends;  // from a generation configuration; see replace_more_ends()
   std::vector<TokenId> prefix;     // these surround a text with special tokens
   std::vector<TokenId> suffix;
