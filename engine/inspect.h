@@ -15,7 +15,8 @@ class Tokenizer;
 
 // Returns metadata, tensors by type and the memory plan of `config.model`, as lines of text ending
 // in a newline. `all_tensors`: one line per tensor and whole metadata value. Errors as in
-// Checkpoint::open; a plan that does not fit is part of the text.
+// Checkpoint::open, and of a key of --hf-overrides that nothing reads; a plan that does not fit is
+// part of the text.
 [[nodiscard]] Expected<std::string> inspect_model(const Config& config, bool all_tensors);
 
 // Returns the memory plan that create_engine() would follow, in bytes, as lines of text ending in a

@@ -8,6 +8,7 @@
 #include "engine/plan/model_plan.h"
 #include "engine/spec/spec_config.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/weights/causal_flags.h"
 #include "engine/weights/checkpoint.h"
 #include "scheduler/row_times.h"
 
@@ -32,6 +33,7 @@ std::string row_times_text(const Config& config) {
 }  // namespace
 
 Expected<std::string> inspect_model(const Config& config, bool all_tensors) {
+  SLUICE_TRY_VOID(causal_override(config).map([](const auto&) {}));
   SLUICE_TRY(const std::unique_ptr<Checkpoint> checkpoint,
              Checkpoint::open(config.model, load_format(config)));
   std::string text = checkpoint->describe(all_tensors);

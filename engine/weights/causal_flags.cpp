@@ -1,7 +1,10 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/weights/causal_flags.h"
 
+#include <algorithm>
+#include <iterator>
 #include <nlohmann/json.hpp>
+#include <string_view>
 
 #include "engine/core/config.h"
 #include "engine/tokenizer/files/json_parts.h"
@@ -14,13 +17,30 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr std::string_view kKnown[] = {"architectures",
+                                       "is_causal",
+                                       "default_prompt_name",
+                                       "is_matryoshka",
+                                       "matryoshka_dimensions",
+                                       "classifier_from_token",
+                                       "method",
+                                       "is_original_qwen3_reranker"};
+
 }  // namespace
 
 Expected<Json> parse_overrides(const std::string& text) {
   Json overrides = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (overrides.is_object()) return overrides;
-  return make_error(
-      ErrorCode::kInvalidArgument, "--hf-overrides must be a JSON object", "hf-overrides");
+  if (!overrides.is_object()) {
+    return make_error(
+        ErrorCode::kInvalidArgument, "--hf-overrides must be a JSON object", "hf-overrides");
+  }
+  for (const auto& [name, value] : overrides.items()) {
+    if (std::ranges::find(kKnown, name) != std::end(kKnown)) continue;
+    return make_error(ErrorCode::kUnsupported,
+                      "--hf-overrides: " + in_quotes(name) + " is not supported",
+                      "hf-overrides");
+  }
+  return overrides;
 }
 
 Expected<std::optional<bool>> causal_override(const Config& config) {

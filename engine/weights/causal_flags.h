@@ -14,7 +14,8 @@ namespace sluice {
 struct Config;
 class Checkpoint;
 
-// Returns the object of --hf-overrides. kInvalidArgument: the text is none.
+// Returns the object of --hf-overrides. kInvalidArgument: the text is none. kUnsupported names a
+// key that nothing reads.
 Expected<nlohmann::json> parse_overrides(const std::string& text);
 
 // Returns is_causal of --hf-overrides; none: it is not there. kInvalidArgument: it is no boolean,

@@ -205,25 +205,10 @@ Expected<void> check_decoder(const Checkpoint& checkpoint,
 
 // Puts --hf-overrides over what config.json says.
 Expected<void> apply_overrides(const std::string& text, Json& json) {
-  constexpr std::array<std::string_view, 8> kKnown = {"architectures",
-                                                      "is_causal",
-                                                      "default_prompt_name",
-                                                      "is_matryoshka",
-                                                      "matryoshka_dimensions",
-                                                      "classifier_from_token",
-                                                      "method",
-                                                      "is_original_qwen3_reranker"};
   if (text.empty()) return {};
   SLUICE_TRY(const Json overrides, parse_overrides(text));
   if (!json.is_object()) json = Json::object();
-  for (const auto& [name, value] : overrides.items()) {
-    if (std::ranges::find(kKnown, name) == kKnown.end()) {
-      return make_error(ErrorCode::kUnsupported,
-                        "--hf-overrides: " + in_quotes(name) + " is not supported",
-                        "hf-overrides");
-    }
-    json[name] = value;
-  }
+  for (const auto& [name, value] : overrides.items()) json[name] = value;
   return {};
 }
 

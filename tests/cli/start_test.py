@@ -116,6 +116,12 @@ def check_a_strange_family_is_named_without_its_weights(folder):
         assert code == 1 and said in error and not out, (code, out, error)
 
 
+def check_an_override_that_nothing_reads_is_refused(folder):
+    for command in (["serve", MODEL, "--dry-run"], ["inspect", MODEL]):
+        code, out, error = run(*command, "--hf-overrides", '{"rope_scaling": {"factor": 4}}')
+        assert code == 1 and '"rope_scaling" is not supported' in error and not out, (code, out, error)
+
+
 def check_wrong_use_is_always_two(folder):
     for words in (["serve", MODEL, "--max-model-len", "99999999", "--dry-run"],
                   ["bench", "serve", "--goodput", "ttft", "--num-prompts", "1"],
@@ -191,7 +197,8 @@ def check_ctrl_c_ends_at_once(folder):
 with tempfile.TemporaryDirectory() as place:
     for check in (check_a_port_in_use_is_found_first, check_dry_run_refuses_what_the_start_would,
                   check_a_folder_names_the_models_in_it, check_a_strange_family_is_named_without_its_weights,
-                  check_wrong_use_is_always_two, check_results_are_compared, check_help_fits_the_terminal, check_ctrl_c_ends_at_once):
+                  check_an_override_that_nothing_reads_is_refused, check_wrong_use_is_always_two,
+                  check_results_are_compared, check_help_fits_the_terminal, check_ctrl_c_ends_at_once):
         started = time.monotonic()
         check(place)
         print(f"ok {check.__name__} ({time.monotonic() - started:.1f} s)", flush=True)
