@@ -106,7 +106,7 @@ Expected<void> read_step_limits(const Metadata& metadata, ModelConfig& config) {
   return {};
 }
 
-// Behind the layers, the lists go on for the modules.
+// After the layers, the lists go on for the modules.
 Expected<void> read_step_module(const Metadata& metadata, ModelConfig& config) {
   SLUICE_TRY(const bool is_windowed, metadata.get_bool_or("attention.sliding_module", true));
   set_dense_module(is_windowed, config);

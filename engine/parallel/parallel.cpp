@@ -43,7 +43,7 @@ class LocalRank final : public Communicator {
     return table;
   }
 
-  // Nobody goes on before the receiver has its copy.
+  // No rank goes on before the receiver has its copy.
   bool pass(int32_t from, int32_t to, std::span<std::byte> bytes) override {
     if (has_failed()) return false;
     std::vector<const std::byte*>& table = exchange_->parts[num_calls_++ % 2];

@@ -160,9 +160,7 @@ bool launch_linear_gated(Stream stream,
                          const GateMulArgs& gate) {
   CHECK_EQ(gate_and_up.size(), 2U);
   CHECK(gate_and_up[0].x == gate_and_up[1].x && gate_and_up[0].format == gate_and_up[1].format);
-  const bool is_f16 = gate_and_up[0].format == WeightFormat::kF16;
-  const ActivationFormat rows = is_f16 ? ActivationFormat::kF16 : ActivationFormat::kBF16;
-  if (!ptx::device_has_wgmma() || gate.out.format != rows) return false;
+  if (!ptx::device_has_wgmma() || gate.out.format != gate_and_up[0].format) return false;
   const std::array<Layer, 2> layers = {layer_of(gate_and_up[0], nullptr),
                                        layer_of(gate_and_up[1], nullptr)};
   return launch_gated(stream, layers, gate);

@@ -71,7 +71,7 @@ __device__ __forceinline__ Words* words_at(std::byte* part, int32_t first) {
   return reinterpret_cast<Words*>(part + int64_t{first} * 4);
 }
 
-// Returns words of the rank's own part, with zeros behind its end.
+// Returns words of the rank's own part, with zeros after its end.
 __device__ __forceinline__ Words own_words(const PeerPart& part, int32_t first) {
   if (part.is_aligned && first + kThreadWords <= part.num_words) {
     return *reinterpret_cast<const Words*>(part.own + first);
@@ -99,7 +99,7 @@ __device__ __forceinline__ bool meet_peers(const PeerWindows& peers, uint32_t nu
   GPU_SHARED(uint32_t, has_come, kMostPeers);
   const auto peer = static_cast<int32_t>(threadIdx.x);
   const bool is_peer = peer < peers.size && peer != peers.rank;
-  __syncthreads();  // behind every thread's stores
+  __syncthreads();  // after every thread's stores
   if (is_peer) ptx::tell_peer(&channel_of(peers, peer)->arrived[peers.rank], number);
   __syncwarp();  // all are told before any is waited for
   if (is_peer) {

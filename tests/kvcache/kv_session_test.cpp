@@ -267,7 +267,7 @@ class World {
     std::vector<std::byte> bytes;
     std::vector<std::byte> payload;  // the same, until it was sent
     std::vector<std::byte> memory;
-    bool is_gone = false;  // its memory is somebody else's
+    bool is_gone = false;  // its memory belongs to others
   };
 
   struct Stranger {

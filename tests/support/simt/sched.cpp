@@ -143,7 +143,7 @@ struct GivenStack {
   }
 };
 
-// Returns the arenas of a gang's blocks, one behind the other.
+// Returns the arenas of a gang's blocks, one after the other.
 std::byte* shared_arenas() {
   struct Free {
     void operator()(std::byte* p) const { ::operator delete (p, std::align_val_t{1024}); }
