@@ -6,6 +6,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "server/api/call_id.h"
@@ -329,6 +330,7 @@ TEST_F(Apis, AGrammarHasTheNameOfTheFieldThatItCameFrom) {
 TEST_F(Apis, WhatBindsAnAnswerElsewhereIsRefusedHereByName) {
   for (const char* name : {"response_format", "structured_outputs"}) {
     for (const char* path : {kResponses, kMessages}) {
+      if (path == kResponses && std::string_view(name) == "structured_outputs") continue;
       const std::string head =
           path == kResponses ? R"({"input":"a",)"
                              : R"({"messages":[{"role":"user","content":"a"}],"max_tokens":5,)";

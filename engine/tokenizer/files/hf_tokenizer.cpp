@@ -27,8 +27,6 @@ namespace {
 
 using Json = nlohmann::json;
 
-// Bounds the allocation that a hostile id can cause; the largest vocabularies are 2^18.
-constexpr int64_t kMaxTokens = 1 << 22;
 constexpr double kUnknownPenalty = 10;  // below the lowest score
 
 Expected<Json> parse_file(std::string_view text, std::string_view name) {
@@ -130,7 +128,7 @@ class HfReader {
 };
 
 Expected<void> HfReader::set_name(const std::string& name, int64_t id, std::string_view where) {
-  if (id < 0 || id >= kMaxTokens) {
+  if (id < 0 || id >= kMaxTokenIds) {
     return json_error(where, "token id " + std::to_string(id) + " is out of range");
   }
   if (find_invalid_utf8(name, 0) != name.size()) return json_error(where, "a token is no UTF-8");
@@ -165,7 +163,7 @@ Expected<void> HfReader::read_vocabulary() {
       (!is_unigram && !vocab->is_object())) {
     return json_error(kWhere, "\"vocab\" is missing or of the wrong kind");
   }
-  if (static_cast<int64_t>(vocab->size()) > kMaxTokens) {
+  if (static_cast<int64_t>(vocab->size()) > kMaxTokenIds) {
     return json_error(kWhere, "\"vocab\" is too large");
   }
   if (is_unigram) {

@@ -3,6 +3,7 @@
 // named with the known ones; a field of the wrong type is kDataLoss.
 #pragma once
 
+#include <cstdint>
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
 #include <string>
@@ -21,6 +22,8 @@ namespace sluice {
 inline constexpr int kMaxJsonLevels = 16;
 // That of values in a file, in which a sequence takes two.
 inline constexpr int kMaxFileLevels = 64;
+// Ids of a vocabulary are below it.
+inline constexpr int64_t kMaxTokenIds = 1 << 22;
 
 // Whether values lie inside more than `levels` others: copies and texts of such values are made by
 // recursion. The parser's own callback would look at all members of an object again after each.

@@ -22,7 +22,6 @@ using Piece = SentencePieceModel::Piece;
 
 constexpr const char* kConfig = "tokenizer_config.json";
 constexpr const char* kSpaceSymbol = "\xE2\x96\x81";
-constexpr int64_t kMaxTokens = 1 << 22;
 
 constexpr SentencePieceKind kKinds[] = {
     {"LlamaTokenizer", "llama", true, true},
@@ -119,7 +118,7 @@ Expected<void> SentencePieceJson::take_added_tokens() {
   std::unordered_set<int64_t> listed;
   for (const Json& token : options_.added_tokens) {
     const std::optional<int64_t> id = json_whole_number(token["id"]);
-    if (!id || *id < 0 || *id >= kMaxTokens) {
+    if (!id || *id < 0 || *id >= kMaxTokenIds) {
       return json_error(kConfig, "a token id of added tokens is out of range");
     }
     listed.insert(*id);

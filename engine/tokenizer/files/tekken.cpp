@@ -20,7 +20,6 @@ namespace {
 using Json = nlohmann::json;
 
 constexpr const char* kFile = "tekken.json";
-constexpr int64_t kMaxTokens = 1 << 22;
 constexpr size_t kMaxTokenBytes = 256;  // each cut of a token is looked up
 
 // Those of files that name none.
@@ -49,10 +48,10 @@ constexpr std::array kVersionsWithoutNames = {"v1", "v2", "v3", "v7"};
 
 Expected<int64_t> count_in(const Json& config, const char* key) {
   SLUICE_TRY(const int64_t count, json_integer_or(config, key, kFile, -1));
-  if (count < 0 || count > kMaxTokens) {
+  if (count < 0 || count > kMaxTokenIds) {
     return json_error(kFile,
                       std::string(key) + ": found none or " + std::to_string(count) +
-                          ", expected 0 to " + std::to_string(kMaxTokens));
+                          ", expected 0 to " + std::to_string(kMaxTokenIds));
   }
   return count;
 }

@@ -24,7 +24,6 @@ using Json = nlohmann::json;
 constexpr std::string_view kFile = "tiktoken.model";
 constexpr std::string_view kConfig = "tokenizer_config.json";
 constexpr std::string_view kPretokenizer = "kimi-k2";
-constexpr size_t kMaxTokens = size_t{1} << 22;
 constexpr size_t kMaxTokenBytes = 256;  // each cut of a token is looked up
 constexpr size_t kNumReserved = 256;  // ids after the vocabulary, with a name or without
 
@@ -36,7 +35,7 @@ std::optional<size_t> number_in(std::string_view text) {
   size_t number = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
   const bool is_whole = error == std::errc() && end == text.data() + text.size();
-  return is_whole && number < kMaxTokens ? std::optional(number) : std::nullopt;
+  return is_whole && number < size_t{kMaxTokenIds} ? std::optional(number) : std::nullopt;
 }
 
 // Returns ids by the spelling of bytes.
@@ -56,9 +55,9 @@ Expected<Json> read_vocabulary(std::string_view text) {
                                   " bytes in base64 in front of the space");
     }
     if (!id) {
-      return bad_line(number, "expected an id below " + std::to_string(kMaxTokens) + " behind it");
+      return bad_line(number, "expected an id below " + std::to_string(kMaxTokenIds) + " behind it");
     }
-    if (vocab.size() == kMaxTokens) return bad_line(number, "too many tokens");
+    if (vocab.size() == size_t{kMaxTokenIds}) return bad_line(number, "too many tokens");
     const auto [place, is_new] = vocab.emplace(spell_bytes(*bytes), *id);
     if (!is_new) return bad_line(number, "the token comes again");
   }
