@@ -34,9 +34,9 @@ constexpr double kLargestStep = 1024;
 // The integers between two bounds of which the library lists the multiples.
 constexpr NumberBound kMostListed = 10000;
 constexpr NumberBound kLargestNumber = 2147483647;
-// More characters, items or properties than an answer has.
-// Characters of the longest address of mail that is delivered (RFC 5321), of a name of a host less.
+// A name of a host has at most 253 characters (RFC 1035), an address of mail 254 (RFC 5321).
 constexpr int64_t kLongAddress = 253;
+// More characters, items or properties than an answer has.
 constexpr int64_t kBeyondAnswers = std::numeric_limits<int32_t>::max();
 // Decimal places that bounds of numbers keep, as a factor.
 constexpr NumberBound kDigits = 1e6;
@@ -352,8 +352,9 @@ class GateWriter {
     return out;
   }
 
-  // Bounds of the length that the format does not keep by itself are refused, but for those that
-  // are far beyond such texts, as Pydantic gives addresses: these are named.
+  // Bounds of the length that the format does not keep by itself are refused. Those that are far
+  // beyond such texts, as Pydantic gives addresses, are left open in strict schemas too: named with
+  // best effort, where a strict schema has nothing that could name them.
   std::optional<Json> string_of_format(const SchemaForm& form, const StringFormat& format) {
     const bool is_empty = format.size.min > form.max_size || format.size.max < form.min_size;
     if (is_empty) return std::nullopt;
