@@ -1,8 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// The handlers of /v1/responses: a new answer, one that is kept, its input, its deletion, and the
-// count of a request's tokens. Called on the I/O thread of the connection.
+// The handlers of /v1/responses: a new answer, one that is kept, also as events, its input, its
+// deletion, and the count of a request's tokens. Called on the I/O thread of the connection.
 #include <algorithm>
 #include <array>
+#include <charconv>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -12,6 +13,7 @@
 
 #include "engine/core/config.h"
 #include "server/api/item_references.h"
+#include "server/api/response_replay.h"
 #include "server/api/response_tools.h"
 #include "server/api/responses_codec.h"
 #include "server/api/responses_format.h"
@@ -225,6 +227,7 @@ Expected<DecodedRequest> decode(const FrontEnd& front_end,
     if (find_field(body, "instructions") != nullptr) messages.erase(0);
     if (chat.contains("continue_final_message")) {
       record.begun = text_of_content(messages.back()["content"]);
+      record.begun_reasoning = string_member(messages.back(), "reasoning_content");
       messages.erase(messages.size() - 1);
     }
     record.messages = messages.dump(-1, ' ', false, Json::error_handler_t::replace);
@@ -275,6 +278,34 @@ Expected<std::string> items_page(const StoredResponse& stored, const std::string
   return page;
 }
 
+// The answer, or its events where the query asks for a stream.
+Expected<HttpResponse> kept_response(const StoredResponse& stored, const std::string& query) {
+  HttpResponse response;
+  const std::string stream = query_value(query, "stream");
+  if (stream.empty() || stream == "false") {
+    response.body = stored.response;
+    return response;
+  }
+  if (stream != "true") return invalid("stream must be true or false.", "stream");
+  if (static_cast<int64_t>(stored.response.size()) > kLargeAnswer) {
+    return unsupported("An answer of more than " + std::to_string(kLargeAnswer) +
+                           " bytes is not streamed again; leave `stream` out.",
+                       "stream");
+  }
+  const std::string text = query_value(query, "starting_after");
+  int64_t after = -1;
+  if (!text.empty()) {
+    const auto [end, fault] = std::from_chars(text.data(), text.data() + text.size(), after);
+    if (fault != std::errc() || end != text.data() + text.size() || after < 0) {
+      return invalid("starting_after must be the number of an event.", "starting_after");
+    }
+  }
+  SLUICE_TRY_VOID(keep_memory_for(stored.response.size()));
+  response.content_type = "text/event-stream";
+  response.body = response_events(Json::parse(stored.response), after);
+  return response;
+}
+
 Expected<std::string> count_tokens(const FrontEnd& front_end,
                                    const ValidationContext& context,
                                    Exchange& exchange) {
@@ -304,9 +335,9 @@ void handle_response(FrontEnd& front_end, Exchange exchange) {
   const std::string id = id_in_path(exchange);
   const auto stored = front_end.responses->find(exchange.tenant_salt, id);
   if (stored == nullptr) return front_end.fail(exchange, not_found(id));
-  HttpResponse response;
-  response.body = stored->response;
-  front_end.respond(exchange, std::move(response));
+  auto response = kept_response(*stored, exchange.request.query);
+  if (!response) return front_end.fail(exchange, response.error());
+  front_end.respond(exchange, std::move(*response));
 }
 
 void handle_response_items(FrontEnd& front_end, Exchange exchange) {

@@ -231,7 +231,8 @@ void ResponsesFormat::store(const std::string& response) const {
   JsonWriter json(messages);
   json.open_object().key("role").string("assistant");
   json.key("content").string(record_.begun + joined_text(parts_, PieceKind::kContent));
-  const std::string reasoning = joined_text(parts_, PieceKind::kReasoning);
+  const std::string reasoning =
+      record_.begun_reasoning + joined_text(parts_, PieceKind::kReasoning);
   if (!reasoning.empty()) json.key("reasoning_content").string(reasoning);
   bool has_calls = false;
   for (const AnswerPart& part : parts_) {

@@ -124,6 +124,7 @@ def check_responses(url):
     items = [item.model_dump(exclude_none=True) for item in whole.output]
     client.responses.create(model="fake", store=False, input=ASK + items + results)
     assert client.responses.retrieve(whole.id).output_text == whole.output_text
+    assert list(client.responses.retrieve(whole.id, stream=True))[-1].response.output == whole.output
     client.responses.delete(whole.id)
     expect(openai.NotFoundError, lambda: client.responses.retrieve(whole.id))
     unknown = expect(openai.BadRequestError, lambda: client.responses.create(

@@ -1,74 +1,20 @@
 // SPDX-License-Identifier: Apache-2.0
 // What agents send to /v1/responses beyond functions and text: namespaces, custom tools, tools of
-// OpenAI's servers, histories with their items, log-probabilities, and the paths behind an answer.
+// OpenAI's servers, histories with their items, log-probabilities.
 #include <gtest/gtest.h>
 
 #include <algorithm>
-#include <ctime>
-#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <vector>
 
-#include "server/api/routes.h"
-#include "server/front/front_end.h"
-#include "tests/server/running_server.h"
+#include "tests/server/responses_fixture.h"
 #include "tests/server/sse_events.h"
-#include "tests/server/tool_template.h"
 
 namespace sluice {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr const char* kResponses = "/v1/responses";
-constexpr const char* kTools =
-    R"("tools":[{"type":"namespace","name":"crm","description":"d","tools":[)"
-    R"({"type":"function","name":"find","parameters":{"type":"object"}}]},)"
-    R"({"type":"custom","name":"patch","description":"Edits files","format":{"type":"grammar",)"
-    R"("syntax":"lark","definition":"start: \"*** Begin\""}},)"
-    R"({"type":"web_search"},{"type":"image_generation"}])";
-
-class ResponsesApi : public ::testing::Test {
- protected:
-  ResponsesApi() {
-    engine_.editable_model().chat_template = kToolTemplate;
-    engine_.editable_model().max_model_len = 4000;
-  }
-
-  HttpReply send(const std::string& method, const std::string& path, const std::string& body = {}) {
-    if (server_ == nullptr) server_ = std::make_unique<RunningServer>(engine_, config_);
-    HttpClient client(server_->port());
-    client.request(method, path, body);
-    return client.read_reply();
-  }
-
-  HttpReply ask(const std::string& fields) {
-    return send("POST", kResponses, R"({"input":"a",)" + fields + "}");
-  }
-
-  Json ok(const std::string& fields) {
-    const HttpReply reply = ask(fields);
-    EXPECT_EQ(reply.status, 200) << fields << reply.body;
-    return reply.status == 200 ? Json::parse(reply.body) : Json::object();
-  }
-
-  // Makes the model call the function, by its name in the chat.
-  void call(const std::string& name, const std::string& arguments) {
-    engine_.say("<tool_call>\n{\"name\": \"" + name + "\", \"arguments\": " + arguments +
-                "}\n</tool_call>");
-  }
-
-  std::string last_prompt() const { return engine_.last_prompt(); }
-
-  FakeEngine engine_;
-  Config config_;
-  std::unique_ptr<RunningServer> server_;
-};
-
-bool holds(const std::string& text, const std::string& part) {
-  return text.find(part) != std::string::npos;
-}
 
 TEST_F(ResponsesApi, AFunctionInANamespaceIsCalledByBothNames) {
   call("crm__find", R"({"q": 1})");
@@ -225,55 +171,6 @@ TEST_F(ResponsesApi, WhatIsLeftOfHostedToolsIsLeftOut) {
   EXPECT_TRUE(holds(reply.header("x-sluice-ignored-arguments"), "input.tool_search_output"));
 }
 
-TEST_F(ResponsesApi, AnItemOfAKeptAnswerMayBeNamed) {
-  engine_.say("First answer");
-  const Json first = ok(R"("store":true)");
-  const std::string id = first["output"][0]["id"];
-  for (const std::string& reference :
-       {R"({"type":"item_reference","id":")" + id + "\"}", R"({"id":")" + id + "\"}"}) {
-    const std::string input = R"({"input":[{"role":"user","content":"a"},)" + reference +
-                              R"(,{"role":"user","content":"b"}])";
-    const HttpReply reply = send("POST", kResponses, input + "}");
-    ASSERT_EQ(reply.status, 200) << reply.body;
-    EXPECT_TRUE(holds(last_prompt(), "First answer")) << last_prompt();
-    const std::string path = std::string(kResponses) + "/" +
-                             Json::parse(reply.body)["id"].get<std::string>() + "/input_items";
-    EXPECT_EQ(Json::parse(send("GET", path).body)["data"][1]["id"], id);
-    EXPECT_EQ(send("POST", std::string(kResponses) + "/input_tokens", input + "}").status, 200);
-  }
-  call("find", R"({"q": "needle"})");
-  const Json called = ok(kTools);
-  const std::string call_id = called["output"][0]["call_id"];
-  const std::string history =
-      R"({"input":[{"role":"user","content":"a"},{"type":"item_reference","id":)" +
-      called["output"][0]["id"].dump() + R"(},{"type":"function_call_output","call_id":")" +
-      call_id + R"(","output":"hay"}],)" + kTools + "}";
-  ASSERT_EQ(send("POST", kResponses, history).status, 200);
-  EXPECT_TRUE(holds(last_prompt(), "needle")) << last_prompt();
-}
-
-TEST_F(ResponsesApi, AnItemThatIsNotKeptIsNotFound) {
-  const HttpReply unknown =
-      send("POST", kResponses, R"({"input":[{"type":"item_reference","id":"msg_none"}]})");
-  EXPECT_EQ(unknown.status, 404);
-  EXPECT_TRUE(holds(unknown.body, "Item with id 'msg_none' not found")) << unknown.body;
-  const Json not_kept = ok(R"("store":false)");
-  const std::string gone = not_kept["output"][0]["id"].dump();
-  EXPECT_EQ(send("POST", kResponses, R"({"input":[{"id":)" + gone + "}]}").status, 404);
-  EXPECT_EQ(send("POST", kResponses, R"({"input":[{"type":"item_reference"}]})").status, 400);
-}
-
-TEST_F(ResponsesApi, ItemsThatAreNamedHaveTheLimitOfABody) {
-  config_.max_body_bytes = 4000;
-  engine_.say(std::string(400, 'w'));
-  const std::string id = ok(R"("store":true)")["output"][0]["id"].dump();
-  std::string input = R"({"input":[{"role":"user","content":"a"})";
-  for (int i = 0; i < 20; ++i) input += R"(,{"id":)" + id + "}";
-  const HttpReply reply = send("POST", kResponses, input + "]}");
-  EXPECT_EQ(reply.status, 400);
-  EXPECT_TRUE(holds(reply.body, "4000 bytes")) << reply.body;
-}
-
 TEST_F(ResponsesApi, APatchMayHaveNoOutputButItsStatus) {
   const std::string call = R"({"input":[{"role":"user","content":"a"},)"
                            R"({"type":"apply_patch_call","call_id":"c1","status":"completed",)"
@@ -301,98 +198,6 @@ TEST_F(ResponsesApi, FieldsThatItsClientsKnowHaveAClass) {
   EXPECT_EQ(refused.status, 400);
   EXPECT_TRUE(holds(refused.body, "`context_management` is not supported")) << refused.body;
   EXPECT_EQ(ask(R"("store":false,"context_management":[])").status, 200);
-}
-
-TEST_F(ResponsesApi, AResponseIsFoundByItsNameAlone) {
-  const std::string id = ok(R"("store":true)")["id"];
-  const std::string path = std::string(kResponses) + "/";
-  for (const char* method : {"GET", "DELETE"}) {
-    EXPECT_EQ(send(method, path + "x/y/" + id).status, 404) << method;
-  }
-  EXPECT_EQ(send("GET", path + id).status, 200);
-  EXPECT_EQ(send("POST", path + id + "/cancel").status, 200);
-  EXPECT_EQ(send("POST", path + "resp_none/cancel").status, 404);
-  EXPECT_EQ(send("DELETE", path + id).status, 200);
-  EXPECT_EQ(send("GET", path + id).status, 404);
-}
-
-TEST_F(ResponsesApi, TheInputOfAResponseIsListed) {
-  const HttpReply answer = send("POST",
-                                kResponses,
-                                R"({"input":[{"role":"user","content":"one"},{"role":"assistant",)"
-                                R"("content":"two"},{"role":"user","content":"three"}]})");
-  const std::string path = std::string(kResponses) + "/" +
-                           Json::parse(answer.body)["id"].get<std::string>() + "/input_items";
-  const Json all = Json::parse(send("GET", path + "?order=asc").body);
-  ASSERT_EQ(all["data"].size(), 3U) << all;
-  EXPECT_EQ(all["data"][0]["content"][0]["text"], "one");
-  EXPECT_EQ(all["data"][1]["content"][0]["type"], "output_text");
-  EXPECT_EQ(all["has_more"], false);
-  const Json newest = Json::parse(send("GET", path + "?limit=2").body);
-  EXPECT_EQ(newest["data"][0]["content"][0]["text"], "three");
-  EXPECT_EQ(newest["has_more"], true);
-  const Json rest =
-      Json::parse(send("GET", path + "?after=" + newest["last_id"].get<std::string>()).body);
-  ASSERT_EQ(rest["data"].size(), 1U);
-  EXPECT_EQ(rest["data"][0]["id"], all["first_id"]);
-  for (const char* wrong : {"?limit=0", "?order=up", "?after=none"}) {
-    EXPECT_EQ(send("GET", path + wrong).status, 400) << wrong;
-  }
-}
-
-// The processor time of this program, in seconds.
-double program_seconds() {
-  timespec now{};
-  clock_gettime(CLOCK_PROCESS_CPUTIME_ID, &now);
-  return static_cast<double>(now.tv_sec) + static_cast<double>(now.tv_nsec) * 1e-9;
-}
-
-TEST_F(ResponsesApi, APageOfALongInputIsNotReadFromAllOfIt) {
-  constexpr int kItems = 20'000;
-  Json input = Json::array({{{"role", "user"}, {"content", "a"}}});
-  for (int i = 0; i < kItems; ++i) {
-    input.push_back({{"type", "web_search_call"}, {"id", "w" + std::to_string(i)}});
-  }
-  double begin = program_seconds();
-  const HttpReply answer = send("POST", kResponses, Json({{"input", std::move(input)}}).dump());
-  ASSERT_EQ(answer.status, 200) << answer.body;
-  const double reading = program_seconds() - begin;
-  const std::string path = std::string(kResponses) + "/" +
-                           Json::parse(answer.body)["id"].get<std::string>() + "/input_items";
-  constexpr int kPages = 50;
-  begin = program_seconds();
-  for (int i = 0; i < kPages; ++i) {
-    const Json page = Json::parse(send("GET", path + "?limit=2&order=asc&after=w7").body);
-    ASSERT_EQ(page["data"].size(), 2U) << page;
-    EXPECT_EQ(page["data"][0]["type"], "web_search_call");
-    EXPECT_EQ(page["first_id"], "w8");
-    EXPECT_EQ(page["last_id"], "w9");
-  }
-  EXPECT_LT(program_seconds() - begin, reading);
-}
-
-// A short request may name a long conversation, whose parsing delays no other connection.
-TEST_F(ResponsesApi, ARequestThatMayReadALargeAnswerIsCostly) {
-  auto front_end = FrontEnd::create(config_, engine_, routes());
-  ASSERT_TRUE(front_end) << front_end.error().message;
-  HttpRequest header;
-  header.method = "POST";
-  const auto is_costly = [&](const char* path) {
-    header.path = path;
-    return (*front_end)->is_costly(header);
-  };
-  const uint64_t tenant = (*front_end)->authenticator.find_tenant(header)->salt();
-  ResponseStore& store = *(*front_end)->responses;
-  store.put(tenant + 1, "of another", {std::string(300 << 10, 'm'), "", ""});
-  store.put(tenant, "small", {"r", "m", "i"});
-  EXPECT_FALSE(is_costly(kResponses));
-  store.put(tenant, "large", {"r", std::string(300 << 10, 'm'), "i"});
-  EXPECT_TRUE(is_costly(kResponses));
-  EXPECT_TRUE(is_costly("/v1/responses/input_tokens"));
-  EXPECT_FALSE(is_costly("/v1/chat/completions"));
-  EXPECT_FALSE(is_costly("/v1/responses/large"));
-  EXPECT_TRUE(store.erase(tenant, "large"));
-  EXPECT_FALSE(is_costly(kResponses));
 }
 
 TEST_F(ResponsesApi, TokensOfAnInputAreCounted) {
@@ -493,6 +298,22 @@ TEST_F(ResponsesApi, AnAnswerThatTheInputHasBegunGoesOn) {
     ASSERT_EQ(whole.status, 200) << whole.body;
     EXPECT_TRUE(last_prompt().ends_with("Once<|im_end|>\n<|im_start|>assistant\n"));
   }
+}
+
+TEST_F(ResponsesApi, AnAnswerThatTheInputHasBegunKeepsItsThoughts) {
+  engine_.say(" upon a time");
+  const Json answer = Json::parse(
+      send("POST",
+           kResponses,
+           R"({"input":[{"role":"user","content":"a"},)"
+           R"({"type":"reasoning","summary":[],"content":[{"type":"reasoning_text","text":"hm"}]},)"
+           R"({"type":"message","role":"assistant","status":"in_progress","content":"Once"}]})")
+          .body);
+  EXPECT_TRUE(last_prompt().ends_with("assistant\n<think>\nhm\n</think>\n\nOnce")) << last_prompt();
+  const std::string next = R"({"input":"b","previous_response_id":)" + answer["id"].dump();
+  ASSERT_EQ(send("POST", kResponses, next + "}").status, 200);
+  EXPECT_TRUE(holds(last_prompt(), "<think>\nhm\n</think>\n\nOnce upon a time<|im_end|>"))
+      << last_prompt();
 }
 
 // Messages of the chat are fewer than items, or more.
