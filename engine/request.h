@@ -77,7 +77,7 @@ struct TokenOutput {
   int32_t num_accepted_predictions = 0;  // correctly drafted tokens of `prediction` so far
   int32_t num_rejected_predictions = 0;  // tokens drafted wrongly or after a wrong one
   RequestTimings timings;
-  std::string error;                   // with kError: one line for the client
+  std::string error;  // one line for the client: with kError, and with kAbort if the engine ends
   ErrorCode error_code = ErrorCode::kInternal;  // with kError
   int32_t retry_after_s = 0;                    // with kError: when to retry; 0: not known
   std::string error_param;             // with kError: request field at fault; empty when none
@@ -89,6 +89,22 @@ struct TokenOutput {
   // vector, or one for each token, consecutive.
   std::vector<float> pooled;
 };
+
+// Tells whether the request has ended for another reason than its answer's end or an abort().
+inline bool has_failed(const TokenOutput& output) {
+  return output.finish_reason == FinishReason::kError || !output.error.empty();
+}
+
+// Returns why the engine has ended a request; `output` ends with kError or kAbort.
+inline Error error_of(const TokenOutput& output) {
+  const bool is_abort = output.finish_reason == FinishReason::kAbort;
+  Error error;
+  error.code = is_abort ? ErrorCode::kUnavailable : output.error_code;
+  error.message = is_abort && output.error.empty() ? "The server is shutting down." : output.error;
+  error.param = output.error_param;
+  error.retry_after_s = output.retry_after_s;
+  return error;
+}
 
 // All outputs of one step. Per request the outputs are in order, across steps too.
 struct OutputBatch {

@@ -16,11 +16,17 @@
 namespace sluice {
 namespace {
 
-const char* failure_of(const StepWork& work, bool grammar_failed = false) {
-  if (grammar_failed) return "The answer cannot go on in its grammar.";
-  if (work.has_failed) return "A rank that computes a part of the model has failed.";
-  return work.pooled.empty() ? "The model produced logits that are not finite."
-                             : "The model produced a vector that is not finite.";
+// A failed rank is the end of this engine, and no request's fault: a router goes on elsewhere.
+Ending ending_of(const StepWork& work, bool grammar_failed = false) {
+  if (work.has_failed) {
+    return {.reason = FinishReason::kAbort,
+            .error = "A rank that computes a part of the model has failed."};
+  }
+  const char* const error = grammar_failed ? "The answer cannot go on in its grammar."
+                            : work.pooled.empty()
+                                ? "The model produced logits that are not finite."
+                                : "The model produced a vector that is not finite.";
+  return {.reason = FinishReason::kError, .error = error};
 }
 
 }  // namespace
@@ -244,8 +250,7 @@ void LocalEngine::Core::add_results(StepWork& work) {
     if (ends) finished.push_back(id);
     if (rows.empty()) {
       const bool has_grammar_failed = work.results[sampled.first_row].grammar_failed;
-      end_request(id,
-                  {.reason = FinishReason::kError, .error = failure_of(work, has_grammar_failed)});
+      end_request(id, ending_of(work, has_grammar_failed));
     } else {
       const bool are_predicted = sampled.draft_source == DraftSource::kPrediction;
       requests.add_tokens(id, rows, sampled.drafts.size(), are_predicted, now, counters);
@@ -280,7 +285,7 @@ void LocalEngine::Core::commit(StepWork& work) {
   }
   for (const RequestId id : failed) {  // requests that did not sample
     scheduler.abort(id);
-    end_request(id, {.reason = FinishReason::kError, .error = failure_of(work)});
+    end_request(id, ending_of(work));
   }
   if (store) store->end_step(output, scheduler, seconds);
   retire_handoffs(output);

@@ -108,14 +108,11 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
   Choice& choice = choices_[choice_idx];
   if (done_ || choice.finish_reason != FinishReason::kNone) return;
   if (output.finish_reason == FinishReason::kError) {
-    Error error{output.error_code, output.error, output.error_param, {}};
-    error.retry_after_s = output.retry_after_s;
+    const Error error = error_of(output);
     if (tell_error(error)) front_end_.note_lost(error);
     return;
   }
-  if (output.finish_reason == FinishReason::kAbort) {
-    return fail(Error{ErrorCode::kUnavailable, "The server is shutting down.", {}, {}});
-  }
+  if (output.finish_reason == FinishReason::kAbort) return fail(error_of(output));
   if (!output.prompt_logprobs.empty()) {
     answer_->add_prompt(choice_idx, output.prompt_logprobs);
     if (output.token == kInvalidToken && output.finish_reason == FinishReason::kNone) return;

@@ -198,15 +198,12 @@ void PoolingRun::accept(size_t index, const TokenOutput& output) {
   --num_open_;
   front_end_.finish_counters.count(output.finish_reason);
   if (output.finish_reason == FinishReason::kError) {
-    Error error{output.error_code, output.error, output.error_param, {}};
+    Error error = error_of(output);
     if (answer_.vectors.size() > 1) error.message += " (text " + std::to_string(index) + ")";
-    error.retry_after_s = output.retry_after_s;
     front_end_.note_lost(error);
     return fail(error);
   }
-  if (output.finish_reason == FinishReason::kAbort) {
-    return fail(Error{ErrorCode::kUnavailable, "The server is shutting down.", {}, {}});
-  }
+  if (output.finish_reason == FinishReason::kAbort) return fail(error_of(output));
   answer_.vectors[index] = output.pooled;
   if (!request_.left_out.empty()) {
     const PoolingInfo& info = *engine_.model().pooling;

@@ -139,9 +139,7 @@ Expected<AnswerFigures> Conversation::stream(RequestId id,
     }
     if (output.finish_reason == FinishReason::kNone) continue;
     take(detokenizer.finish());
-    if (output.finish_reason == FinishReason::kError) {
-      return make_error(ErrorCode::kInternal, output.error);
-    }
+    if (has_failed(output)) return tl::unexpected(error_of(output));
     figures.was_cut = output.finish_reason == FinishReason::kLength;
     figures.first_s = seconds(first - submitted);
     const double behind = seconds(last - first);

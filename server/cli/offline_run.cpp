@@ -104,7 +104,7 @@ class OfflineRun {
     answer.ended = timed.at;
     forget_ended(output);
     is_queue_full_ = false;
-    if (output.finish_reason == FinishReason::kError) {
+    if (has_failed(output)) {
       ++num_failed_;
     } else {
       ++num_completed_;

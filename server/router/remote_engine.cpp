@@ -234,7 +234,7 @@ bool RemoteEngine::take_output(Stream& stream,
     return false;
   }
   if (output.finish_reason == FinishReason::kError && is_workers_own(output.error_code)) {
-    fail_attempt(stream, {output.error_code, output.error, output.error_param, {}});
+    fail_attempt(stream, error_of(output));
     return false;
   }
   const StreamLedger::Verdict verdict = stream.ledger.accept(attempt, position, output);

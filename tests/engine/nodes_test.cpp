@@ -196,7 +196,7 @@ TEST(Nodes, AWordThatChangesUnseenEndsTheGroupBeforeAnyToken) {
                }});
     ASSERT_TRUE(engine.has_value()) << engine.error().message;
     const Collected cut = testing::run_alone(**engine, one).front();
-    EXPECT_EQ(cut.finish_reason, FinishReason::kError);
+    EXPECT_EQ(cut.finish_reason, FinishReason::kAbort);
     EXPECT_EQ(cut.tokens.size(), static_cast<size_t>(each.number / kExchanges));
     const std::vector<TokenId>& wanted = whole.answers.back().tokens;
     EXPECT_TRUE(std::ranges::equal(cut.tokens, std::span(wanted).first(cut.tokens.size())));

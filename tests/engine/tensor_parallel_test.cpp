@@ -441,7 +441,7 @@ void expect_failure(const Config& config, int32_t failing, int num_calls) {
   for (const RequestId id : accepted) {
     const Collected result = sink.wait(id);
     EXPECT_EQ(result.num_ends, 1) << what;
-    EXPECT_EQ(result.finish_reason, FinishReason::kError) << what;
+    EXPECT_EQ(result.finish_reason, FinishReason::kAbort) << what;
     EXPECT_EQ(result.error, "A rank that computes a part of the model has failed.") << what;
   }
   const auto refused = (*engine)->submit(requests().front(), sink);
@@ -451,7 +451,7 @@ void expect_failure(const Config& config, int32_t failing, int num_calls) {
 
 // Failures in a half layer, at the logits of a prompt or of a token, and in a later step, including
 // one with a chunk without logits.
-TEST(TensorParallel, AFailedRankEndsEveryRequestWithAnError) {
+TEST(TensorParallel, AFailedRankEndsEveryRequestWithItsReason) {
   for (const char* model : {"models/llama", "w8a8/engine-w8a8", "models/qwen3-moe"}) {
     const TemporaryFolder folder;
     write_model(folder, model, {{"moe_intermediate_size", 288}});

@@ -193,7 +193,7 @@ constexpr int32_t kGather = 12;
 TEST(NcclNodes, AProcessThatIsKilledInAGatherEndsTheOtherWithItsName) {
   const auto begun = Clock::now();
   const Lost lost = lose({.rank = 1, .kills = kGather});
-  EXPECT_EQ(lost.reason, FinishReason::kError);
+  EXPECT_EQ(lost.reason, FinishReason::kAbort);
   expect_words(lost.at_first, "rank 1 at 127.0.0.1:");
   EXPECT_EQ(lost.at_other, "");
   EXPECT_LT(Clock::now() - begun, std::chrono::seconds(90));
@@ -217,7 +217,7 @@ TEST(NcclNodes, Node0ThatIsKilledInAGatherEndsTheOthersWithItsName) {
 // Nothing on its device moves, and it says nothing.
 TEST(NcclNodes, AProcessThatStopsInAGatherEndsTheOtherWithItsName) {
   const Lost lost = lose({.rank = 1, .stops = kGather});
-  EXPECT_EQ(lost.reason, FinishReason::kError);
+  EXPECT_EQ(lost.reason, FinishReason::kAbort);
   expect_words(lost.at_first, "rank 1 at 127.0.0.1:");
   expect_words(lost.at_first, "silent for 5 s");
   expect_words(lost.at_other, "silent for 5 s");
@@ -227,7 +227,7 @@ TEST(NcclNodes, AnErrorOfNcclItselfEndsBothWithItsWords) {
   for (const FakeNodeFaults& faults : {FakeNodeFaults{.rank = 1, .bad_gather = kGather},
                                        FakeNodeFaults{.rank = 1, .bad_call = kGather}}) {
     const Lost lost = lose(faults);
-    EXPECT_EQ(lost.reason, FinishReason::kError);
+    EXPECT_EQ(lost.reason, FinishReason::kAbort);
     expect_words(lost.at_first, "rank 1: NCCL: internal error: of this test");
     expect_words(lost.at_other, "rank 1: NCCL: internal error: of this test");
   }

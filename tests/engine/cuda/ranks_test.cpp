@@ -264,7 +264,7 @@ TEST(CudaRanks, WithoutNcclCudaIsRefusedAndAutoTakesTheCpu) {
 
 // A rank fails before the first step; in the first one, behind which queued steps never begin; and
 // in later ones, where the other ranks have invalid tokens.
-TEST(CudaRanks, AFailedRankEndsTheStartOrTheRequestsWithAnError) {
+TEST(CudaRanks, AFailedRankEndsTheStartOrTheRequests) {
   const TinyModel model(TinyWeights::kInt8);
   const ShimDevices devices(2);
   Config config = model.config("cuda");
@@ -281,7 +281,7 @@ TEST(CudaRanks, AFailedRankEndsTheStartOrTheRequestsWithAnError) {
     request.sampling.max_tokens = 100;
     const auto id = (*engine)->submit(std::move(request), sink);
     ASSERT_TRUE(id.has_value());
-    EXPECT_EQ(sink.wait(*id).finish_reason, FinishReason::kError);
+    EXPECT_EQ(sink.wait(*id).finish_reason, FinishReason::kAbort);
   }
 }
 
