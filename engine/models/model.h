@@ -362,10 +362,10 @@ struct ModelConfig {
 
   [[nodiscard]] bool has_latents() const { return latent.kv_rank > 0; }
 
-  [[nodiscard]] int64_t rope_bytes(int64_t num_positions) const {
+  [[nodiscard]] int64_t rope_bytes(int64_t max_position) const {
     int64_t total = 0;
     for (const kernels::RopeParams& rope : ropes) {
-      total += kernels::RopeTable::bytes(rope, num_positions);
+      total += kernels::RopeTable::bytes(rope, max_position);
     }
     return total;
   }
