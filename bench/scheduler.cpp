@@ -14,6 +14,7 @@
 #include <vector>
 
 #include "engine/core/status.h"
+#include "tests/support/new_request.h"
 
 namespace sluice {
 namespace {
@@ -73,12 +74,9 @@ void ScheduleAndUpdateDecodes(benchmark::State& state, bool timed_update) {
   Samples samples(state);
   for (auto _ : state) {
     while (scheduler.num_running() + scheduler.num_waiting() < num_seqs) {
-      const std::vector<TokenId> prompt(64, static_cast<TokenId>(next_id));
-      const auto added = scheduler.add({.id = RequestId{next_id++},
-                                        .tokens = prompt,
-                                        .max_tokens = max_model_len - 64,
-                                        .priority = 0,
-                                        .extras = {}});
+      std::vector<TokenId> prompt(64, static_cast<TokenId>(next_id));
+      const auto added =
+          scheduler.add(testing::new_request(next_id++, std::move(prompt), max_model_len - 64));
       CHECK(added.has_value());
     }
     samples.start();
@@ -119,13 +117,12 @@ void ScheduleWithAQueue(benchmark::State& state) {
   for (auto _ : state) {
     while (scheduler.num_waiting() < num_waiting) {
       std::vector<TokenId> prompt(kPrompt, static_cast<TokenId>(next_id));
-      const auto added = scheduler.add({.id = RequestId{next_id},
-                                        .tokens = std::move(prompt),
-                                        .max_tokens = 33 + static_cast<int32_t>(next_id * 37 % 63),
-                                        .priority = static_cast<int32_t>(next_id % 3),
-                                        .extras = {},
-                                        .tenant = TenantId(next_id % 1000),
-                                        .arrival_ms = now_ms});
+      const int32_t max_tokens = 33 + static_cast<int32_t>(next_id * 37 % 63);
+      Request request = testing::new_request(next_id, std::move(prompt), max_tokens);
+      request.priority = static_cast<int32_t>(next_id % 3);
+      request.tenant = TenantId(next_id % 1000);
+      request.arrival_ms = now_ms;
+      const auto added = scheduler.add(std::move(request));
       CHECK(added.has_value());
       ++next_id;
     }

@@ -49,19 +49,17 @@ Scheduler::~Scheduler() = default;
 
 // --- Arrival and departure -------------------------------------------------------------------
 
-Expected<void> Scheduler::add(NewRequest request) {
+Expected<void> Scheduler::add(Request request) {
   Impl& m = *impl_;
-  const int64_t num_prompt_tokens =
-      static_cast<int64_t>(request.tokens.size()) - request.num_generated;
-  if (num_prompt_tokens < 1) {
+  if (request.num_prompt_tokens < 1) {
     return make_error(ErrorCode::kInvalidArgument, "the prompt is empty", "prompt");
   }
   if (request.max_tokens < 1) {
     return make_error(ErrorCode::kInvalidArgument, "max_tokens must be at least 1", "max_tokens");
   }
-  if (request.num_generated < 0 || request.num_generated >= request.max_tokens) {
+  if (request.num_generated() < 0 || request.num_generated() >= request.max_tokens) {
     return make_error(ErrorCode::kInvalidArgument,
-                      std::to_string(request.num_generated) + " of " +
+                      std::to_string(request.num_generated()) + " of " +
                           std::to_string(request.max_tokens) + " tokens have been generated",
                       "max_tokens");
   }
@@ -69,12 +67,14 @@ Expected<void> Scheduler::add(NewRequest request) {
     return make_error(ErrorCode::kInvalidArgument, "the request id is in use");
   }
   const bool is_pooled = request.pooled != PooledRows::kNone;
-  const int64_t num_tokens = num_prompt_tokens + (is_pooled ? 0 : request.max_tokens);
+  const int64_t num_tokens =
+      int64_t{request.num_prompt_tokens} + (is_pooled ? 0 : request.max_tokens);
   if (num_tokens > m.options.max_model_len) {
     return make_error(ErrorCode::kInvalidArgument,
-                      "prompt of " + std::to_string(num_prompt_tokens) + " tokens and max_tokens " +
-                          std::to_string(request.max_tokens) + " exceed the context of " +
-                          std::to_string(m.options.max_model_len) + " tokens",
+                      "prompt of " + std::to_string(request.num_prompt_tokens) +
+                          " tokens and max_tokens " + std::to_string(request.max_tokens) +
+                          " exceed the context of " + std::to_string(m.options.max_model_len) +
+                          " tokens",
                       "max_tokens",
                       "context_length_exceeded");
   }
@@ -93,28 +93,14 @@ Expected<void> Scheduler::add(NewRequest request) {
   Impl::Entry& e = m.entry(index);
   e = Impl::Entry{};
   e.in_use = true;
-  Request& r = e.request;
-  r.id = request.id;
-  r.log = TokenLog(std::move(request.tokens), static_cast<size_t>(num_tokens));
-  r.num_prompt_tokens = static_cast<int32_t>(num_prompt_tokens);
-  r.max_tokens = request.max_tokens;
-  r.priority = request.priority;
-  r.tenant = request.tenant;
-  r.extras = request.extras;
-  r.scores_prompt = request.scores_prompt;
-  r.pooled = request.pooled;
-  r.keeps_prompt = request.keeps_prompt;
-  r.is_fallback = request.is_fallback;
-  r.num_landed_tokens = request.num_landed_tokens;
-  r.streams_kv = request.streams_kv;
+  Request& r = e.request = std::move(request);
   r.arrival_order = m.num_arrivals++;
-  e.rank_ms = rank_ms(request.arrival_ms, r.priority, m.options.priority_aging_ms);
-  e.deadline_ms = request.deadline_ms;
+  e.rank_ms = rank_ms(r.arrival_ms, r.priority, m.options.priority_aging_ms);
   e.tenant_slot = m.waiting.enter(r.tenant);
   ++m.num_unstarted;
   m.entry_of.insert(r.id, index);
   m.queue(index);
-  if (e.deadline_ms != kNoDeadline) m.deadlines.push({e.deadline_ms, r.arrival_order}, index);
+  if (r.deadline_ms != kNoDeadline) m.deadlines.push({r.deadline_ms, r.arrival_order}, index);
   return {};
 }
 

@@ -58,7 +58,7 @@ class Scheduler {
 
   // kResourceExhausted: queue full. kInvalidArgument: could never run (longer than max_model_len or
   // than the whole cache).
-  [[nodiscard]] Expected<void> add(NewRequest request);
+  [[nodiscard]] Expected<void> add(Request request);
 
   // True when the request is removed at once; false when it is in flight (it ends at update(), its
   // blocks stay until then) or unknown.

@@ -25,7 +25,7 @@ std::string Scheduler::Impl::check_entry(int32_t index) const {
   }
   const auto num_outside =
       std::ranges::count(followers, index) + std::ranges::count(restoring, index);
-  const bool has_deadline = e.deadline_ms != kNoDeadline && !e.was_admitted;
+  const bool has_deadline = e.request.deadline_ms != kNoDeadline && !e.was_admitted;
   if (deadlines.contains(index) != has_deadline) return name + " has another deadline";
   if (is_queued(index) || num_outside > 0) {
     if (is_queued(index) + num_outside > 1) return name + " waits twice";

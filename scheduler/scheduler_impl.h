@@ -40,7 +40,6 @@ struct Scheduler::Impl {
     int32_t forced_at_generated = -1;  // generated tokens at the last forced preemption
     uint64_t last_step = 0;            // latest step that scheduled it
     int64_t rank_ms = 0;
-    int64_t deadline_ms = kNoDeadline;
     int32_t tenant_slot = -1;
     // A follower's leader: the running request that computes a prefix of it; and that prefix's
     // length.

@@ -108,8 +108,8 @@ void DecodeSide::receive(KvPeerId peer, const KvMessage& message, int64_t now_ms
     return;
   }
   if (const auto* final = std::get_if<KvFinal>(&message); final != nullptr && final->ok) {
-    const auto num_blocks = record->tokens.size() / static_cast<size_t>(kv_.block_size());
-    if (final->num_blocks != num_blocks) event.kind = Kind::kFinalFailed;
+    const int32_t num_blocks = record->num_tokens / kv_.block_size();
+    if (final->num_blocks != static_cast<uint32_t>(num_blocks)) event.kind = Kind::kFinalFailed;
     if (peer == record->state.peer && ref.attempt == record->state.attempt) {
       record->final = *final;
       record->check = final->check;

@@ -24,7 +24,7 @@ void DecodeSide::find_unused() {
   unused_.clear();
   for (const auto& [transfer, record] : records_) {
     const bool waits = !record->is_held && record->state.phase != DecodePhase::kEnded &&
-                       kv_.block_table(record->id, 0).empty();
+                       kv_.block_table(record->request.id, 0).empty();
     if (!waits) continue;
     std::ranges::copy_if(record->landed, std::back_inserter(unused_), [this](const auto& ref) {
       return kv_.is_current(ref);
@@ -49,16 +49,16 @@ bool DecodeSide::reserve(Record& record, int32_t num_spare_blocks, int64_t now_m
 }
 
 bool DecodeSide::take_room(Record& record, int32_t num_spare_blocks) {
-  if (will_compare(record)) kv_.expect_proof(record.id);
+  if (will_compare(record)) kv_.expect_proof(record.request.id);
+  const Request& request = record.request;
   record.num_found_tokens =
-      kv_.acquire_prefix(record.id, record.request.tokens, record.extras, PrefixUse::kTransfer);
+      kv_.acquire_prefix(request.id, request.tokens(), request.extras, PrefixUse::kTransfer);
   record.reserved.clear();
-  const auto num_tokens = static_cast<int32_t>(record.tokens.size());
-  if (kv_.has_room(record.id, num_tokens, num_spare_blocks) &&
-      kv_.reserve(record.id, num_tokens, record.reserved)) {
+  if (kv_.has_room(request.id, record.num_tokens, num_spare_blocks) &&
+      kv_.reserve(request.id, record.num_tokens, record.reserved)) {
     return true;
   }
-  kv_.free(record.id);
+  kv_.free(request.id);
   return false;
 }
 

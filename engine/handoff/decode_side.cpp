@@ -51,7 +51,7 @@ DecodeSide::Record* DecodeSide::find(const KvTransferRef& ref) {
 
 DecodeSide::Record* DecodeSide::find(RequestId id) {
   for (const auto& [transfer, record] : records_) {
-    if (record->id == id) return record.get();
+    if (record->request.id == id) return record.get();
   }
   return nullptr;
 }
@@ -64,17 +64,14 @@ DecodeEvent DecodeSide::event_of(Kind kind, int64_t now_ms) {
 }
 
 void DecodeSide::cut(Record& record) {
-  record.parts = cut_into_parts(kv_,
-                                static_cast<int32_t>(record.tokens.size()),
-                                record.first,
-                                block_bytes_,
-                                links_.slot_bytes());
+  record.parts =
+      cut_into_parts(kv_, record.num_tokens, record.first, block_bytes_, links_.slot_bytes());
   record.has_part.assign(record.parts.size(), false);
 }
 
 // --- Requests ---------------------------------------------------------------------------------
 
-bool DecodeSide::hold(NewRequest& request,
+bool DecodeSide::hold(const Request& request,
                       const HandoffSpec& spec,
                       int64_t now_ms,
                       const TraceContext& trace) {
@@ -83,28 +80,27 @@ bool DecodeSide::hold(NewRequest& request,
     return false;
   };
   if (request.scores_prompt) return fall_back(HandoffFallback::kScoresPrompt);
-  const int32_t num_prompt_tokens =
-      static_cast<int32_t>(request.tokens.size()) - request.num_generated;
-  const int32_t num_tokens = kv_.max_transferred(num_prompt_tokens);
+  const int32_t num_tokens = kv_.max_transferred(request.num_prompt_tokens);
   // A second request of the same name is an ordinary one.
   if (num_tokens == 0 || slots_.empty() || records_.contains(spec.transfer)) return false;
   // One that the scheduler refuses would wait for room that it never gets.
-  const int64_t longest = int64_t{num_prompt_tokens} + request.max_tokens - 1;
+  const int64_t longest = int64_t{request.num_prompt_tokens} + request.max_tokens - 1;
   if (!kv_.fits_alone(static_cast<int32_t>(std::min<int64_t>(longest, INT32_MAX)))) return false;
   auto record = std::make_unique<Record>();
-  record->tokens.assign(request.tokens.begin(), request.tokens.begin() + num_tokens);
-  record->extras = request.extras;
+  record->request = request;
+  record->num_tokens = num_tokens;
   record->key = kv_root_key(space_, request.extras);
   const auto size = static_cast<size_t>(kv_.block_size());
-  for (size_t at = 0; at < record->tokens.size(); at += size) {
-    record->key = kv_next_key(record->key, std::span(record->tokens).subspan(at, size));
+  const auto travelling = request.tokens().first(static_cast<size_t>(num_tokens));
+  for (size_t at = 0; at < travelling.size(); at += size) {
+    record->key = kv_next_key(record->key, travelling.subspan(at, size));
   }
   if (spec.result && spec.result->key != record->key) {
     return fall_back(HandoffFallback::kWrongPrompt);
   }
   // What a request can go on from: all groups have what it reads.
   const int32_t num_here =
-      kv_.acquire_prefix(request.id, request.tokens, request.extras, PrefixUse::kTransfer);
+      kv_.acquire_prefix(request.id, request.tokens(), request.extras, PrefixUse::kTransfer);
   kv_.free(request.id);
   if (num_here >= num_tokens) return false;
   record->trace = trace;
@@ -113,22 +109,19 @@ bool DecodeSide::hold(NewRequest& request,
   if (!peer) {
     fallbacks_.count(HandoffFallback::kPeerGone, 1);
     report(*record, to_string(HandoffFallback::kPeerGone), now_ms);
-    ready_.push_back({.request = std::move(request),
-                      .seed = {},
+    ready_.push_back({.id = request.id,
+                      .deadline_ms = request.deadline_ms,
                       .fallback = HandoffFallback::kPeerGone});
     return true;
   }
   record->transfer = spec.transfer;
   record->number = next_number_++;
   record->check = spec.result ? spec.result->check : 0;
-  record->id = request.id;
   record->adopts_seed = spec.adopts_seed;
-  record->num_prompt_tokens = num_prompt_tokens;
   record->epoch = spec.door == HandoffDoor::kSerial ? spec.peer_epoch : 0;
   for (int32_t group = 0; group < kv_.num_groups(); ++group) {
     record->first.push_back(kv_.num_entries(group, num_here));
   }
-  record->request = std::move(request);
   cut(*record);
   Record& held = *(records_[spec.transfer] = std::move(record));
   DecodeEvent event = event_of(Kind::kStart, now_ms);
@@ -145,9 +138,8 @@ bool DecodeSide::hold(NewRequest& request,
 bool DecodeSide::abort(RequestId id, int64_t now_ms) {
   Record* const record = find(id);
   const bool is_held = record != nullptr && record->is_held;
-  const bool is_ready = std::erase_if(ready_, [id](const Released& released) {
-                          return released.request.id == id;
-                        }) > 0;
+  const bool is_ready =
+      std::erase_if(ready_, [id](const Released& released) { return released.id == id; }) > 0;
   end(id, now_ms);
   return is_held || is_ready;
 }
@@ -167,7 +159,7 @@ void DecodeSide::end(RequestId id, int64_t now_ms) {
 }
 
 void DecodeSide::take_ready(std::vector<Released>& ready) {
-  for (Released& released : ready_) ready.push_back(std::move(released));
+  ready.insert(ready.end(), ready_.begin(), ready_.end());
   ready_.clear();
 }
 
@@ -193,19 +185,19 @@ bool DecodeSide::compare(RequestId id, uint64_t check, int64_t now_ms) {
 
 // Whether compare() will say of the request's blocks whether they were right.
 bool DecodeSide::will_compare(const Record& record) {
-  const NewRequest& request = record.request;
-  return record.check != 0 && request.num_generated == 0 && request.pooled == PooledRows::kNone;
+  const Request& request = record.request;
+  return record.check != 0 && request.num_generated() == 0 && request.pooled == PooledRows::kNone;
 }
 
 void DecodeSide::drop_blocks(Record& record) {
-  kv_.unpublish(record.id, record.num_found_tokens);
+  kv_.unpublish(record.request.id, record.num_found_tokens);
   record.num_published = 0;
 }
 
 // Tokens from the front whose blocks are there.
 int32_t DecodeSide::front_tokens(const Record& record) const {
   const auto missing = std::ranges::find(record.has_arrived, false);
-  if (missing == record.has_arrived.end()) return static_cast<int32_t>(record.tokens.size());
+  if (missing == record.has_arrived.end()) return record.num_tokens;
   const KvBlockRef& gap =
       record.reserved[static_cast<size_t>(missing - record.has_arrived.begin())];
   const KvGroupKind kind = cache_.groups().front().kind;
@@ -216,24 +208,27 @@ int32_t DecodeSide::front_tokens(const Record& record) const {
 // The request continues as an ordinary one; the blocks that have landed are its cached prefix.
 void DecodeSide::release(Record& record, std::optional<HandoffFallback> fallback) {
   if (!record.is_held) return;
+  const RequestId id = record.request.id;
   if (record.has_room) {
     record.num_published = front_tokens(record);
-    kv_.publish(record.id, record.request.tokens, record.num_published, will_compare(record));
-    if (record.num_published > 0) kv_.blocks_of(record.id, record.landed);
-    kv_.free(record.id);
+    kv_.publish(id, record.request.tokens(), record.num_published, will_compare(record));
+    if (record.num_published > 0) kv_.blocks_of(id, record.landed);
+    kv_.free(id);
   }
   if (record.num_published > 0 && will_compare(record)) {
-    kv_.expect_proof(record.id);
+    kv_.expect_proof(id);
   } else {
-    kv_.withdraw(record.id, record.reserved);
+    kv_.withdraw(id, record.reserved);
   }
   record.has_room = false;
   record.asks_for_room = false;
   record.is_held = false;
-  record.request.num_landed_tokens = record.num_published;
-  Released released{.request = std::move(record.request), .seed = {}, .fallback = fallback};
+  Released& released = ready_.emplace_back();
+  released.id = id;
+  released.deadline_ms = record.request.deadline_ms;
+  released.num_landed_tokens = record.num_published;
   if (record.adopts_seed && record.final) released.seed = record.final->seed;
-  ready_.push_back(std::move(released));
+  released.fallback = fallback;
 }
 
 void DecodeSide::drain(int64_t now_ms) {
@@ -334,7 +329,7 @@ void DecodeSide::act(Record& record,
 
 void DecodeSide::land(Record& record, int64_t now_ms) {
   // What was here when it was claimed may have been evicted before there was room for the rest.
-  if (front_tokens(record) < std::ssize(record.tokens)) {
+  if (front_tokens(record) < record.num_tokens) {
     return fall_back(record, HandoffFallback::kEvicted, now_ms);
   }
   note_landed(record, now_ms);
@@ -375,7 +370,7 @@ void DecodeSide::report(const Record& record, std::string_view outcome, int64_t 
 
 DecodePhase DecodeSide::phase_of(RequestId id) const {
   for (const auto& [transfer, record] : records_) {
-    if (record->id == id) return record->state.phase;
+    if (record->request.id == id) return record->state.phase;
   }
   return DecodePhase::kNone;
 }
@@ -398,7 +393,7 @@ void DecodeSide::claim(Record& record) {
   KvClaim message;
   message.ref = {.transfer = record.transfer, .attempt = record.state.attempt};
   message.epoch = record.epoch;
-  message.num_prompt_tokens = static_cast<uint32_t>(record.num_prompt_tokens);
+  message.num_prompt_tokens = static_cast<uint32_t>(record.request.num_prompt_tokens);
   message.last_key = record.key;
   message.first_blocks.assign(record.first.begin(), record.first.end());
   record.transport = peer->transport;

@@ -30,9 +30,11 @@ class DecodeSide {
  public:
   // A request that is held no longer.
   struct Released {
-    NewRequest request;
-    std::optional<uint64_t> seed;  // the peer's, if the request adopts it
-    std::optional<HandoffFallback> fallback;  // why its blocks are missing
+    RequestId id;
+    int64_t deadline_ms = kNoDeadline;
+    int32_t num_landed_tokens = 0;
+    std::optional<uint64_t> seed = {};  // the peer's, if the request adopts it
+    std::optional<HandoffFallback> fallback = {};  // why its blocks are missing
   };
 
   // All arguments outlive it. `space`: see HandoffLinks. `max_reserved`: most held requests that
@@ -48,8 +50,8 @@ class DecodeSide {
              FallbackCounters& fallbacks,
              std::vector<KvTransferReport>& reports);
 
-  // True: the request is moved; blocks of its prompt are asked for, and take_ready() returns it.
-  bool hold(NewRequest& request,
+  // True: blocks of its prompt are asked for, and take_ready() returns it.
+  bool hold(const Request& request,
             const HandoffSpec& spec,
             int64_t now_ms,
             const TraceContext& trace);
@@ -93,20 +95,17 @@ class DecodeSide {
   struct Record {
     KvTransferId transfer{};
     uint64_t number = 0;  // owner of its slots
-    RequestId id;
+    Request request;      // as it was when it came
     TraceContext trace;
     KvTransportKind transport = KvTransportKind::kNone;  // in the last claim
-    NewRequest request;  // until it is released
     bool is_held = true;
     bool asks_for_room = false;
     bool has_room = false;
     bool adopts_seed = false;
     uint64_t epoch = 0;  // in the claim
     DecodeState state;
-    PrefixExtras extras;
-    std::vector<TokenId> tokens;  // the prompt's that can travel
+    int32_t num_tokens = 0;  // the prompt's first ones, which can travel
     KvKey key{};
-    int32_t num_prompt_tokens = 0;
     std::vector<int32_t> first;  // the first missing entry, by group
     std::vector<KvPart> parts;   // of this attempt
     std::vector<bool> has_part;

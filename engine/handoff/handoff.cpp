@@ -62,7 +62,7 @@ HandoffInfo Handoff::info() const {
   return info;
 }
 
-bool Handoff::hold(NewRequest& request,
+bool Handoff::hold(Request& request,
                    const HandoffSpec& spec,
                    Clock::time_point now,
                    const TraceContext& trace) {
@@ -75,9 +75,8 @@ bool Handoff::hold(NewRequest& request,
 }
 
 bool Handoff::abort(RequestId id, Clock::time_point now) {
-  const bool was_waiting = std::erase_if(fallbacks_waiting_, [id](const auto& waiting) {
-                             return waiting.request.id == id;
-                           }) > 0;
+  const bool was_waiting =
+      std::erase_if(fallbacks_waiting_, [id](const auto& waiting) { return waiting.id == id; }) > 0;
   return decode_->abort(id, to_ms(now)) || was_waiting;
 }
 
@@ -141,20 +140,19 @@ void Handoff::handle(const KvPeerEvent& event, int64_t now_ms) {
 void Handoff::release(int64_t now_ms, bool is_idle, std::vector<DecodeSide::Released>& ready) {
   released_.clear();
   decode_->take_ready(released_);
-  for (DecodeSide::Released& released : released_) {
-    released.request.is_fallback = released.fallback.has_value();
+  for (const DecodeSide::Released& released : released_) {
     if (released.fallback) {
-      fallbacks_waiting_.push_back(std::move(released));
+      fallbacks_waiting_.push_back(released);
     } else {
-      ready.push_back(std::move(released));
+      ready.push_back(released);
     }
   }
   while (!fallbacks_waiting_.empty()) {
-    DecodeSide::Released& next = fallbacks_waiting_.front();
-    const bool is_late = next.request.deadline_ms <= now_ms;  // the scheduler ends it
+    const DecodeSide::Released& next = fallbacks_waiting_.front();
+    const bool is_late = next.deadline_ms <= now_ms;  // the scheduler ends it
     if (!is_idle && !is_late && computing_ != RequestId{}) return;
-    computing_ = next.request.id;
-    ready.push_back(std::move(next));
+    computing_ = next.id;
+    ready.push_back(next);
     fallbacks_waiting_.pop_front();
   }
 }

@@ -45,10 +45,9 @@ class Handoff {
   // Returns where peers find this worker.
   [[nodiscard]] HandoffInfo info() const;
 
-  // True: the request is moved; its blocks are in transfer, and advance() returns it. A request
-  // that offers is only noted (NewRequest::streams_kv is set): false. `trace`: the request's, sent
-  // to the peer.
-  bool hold(NewRequest& request,
+  // True: its blocks are in transfer, and advance() returns it. A request that offers is only noted
+  // (Request::streams_kv is set): false. `trace`: the request's, sent to the peer.
+  bool hold(Request& request,
             const HandoffSpec& spec,
             Clock::time_point now,
             const TraceContext& trace = {});

@@ -149,13 +149,11 @@ bool PrefillSide::takes_early_claims(KvPeerId peer) const {
 
 // --- Requests ---------------------------------------------------------------------------------
 
-bool PrefillSide::admit(const NewRequest& request,
+bool PrefillSide::admit(const Request& request,
                         const HandoffSpec& spec,
                         int64_t now_ms,
                         const TraceContext& trace) {
-  const int32_t num_prompt_tokens =
-      static_cast<int32_t>(request.tokens.size()) - request.num_generated;
-  const int32_t num_tokens = kv_.max_transferred(num_prompt_tokens);
+  const int32_t num_tokens = kv_.max_transferred(request.num_prompt_tokens);
   if (num_tokens == 0) return false;  // nothing travels
   const bool is_serial = spec.door == HandoffDoor::kSerial;
   const bool is_unnamed = spec.transfer == KvTransferId{};
@@ -170,9 +168,9 @@ bool PrefillSide::admit(const NewRequest& request,
     record.is_serial = is_serial;
     record.trace = trace;
     record.request = request.id;
-    record.tokens.assign(request.tokens.begin(), request.tokens.begin() + num_tokens);
+    record.tokens.assign(request.tokens().begin(), request.tokens().begin() + num_tokens);
     record.extras = request.extras;
-    record.num_prompt_tokens = num_prompt_tokens;
+    record.num_prompt_tokens = request.num_prompt_tokens;
   }
   PrefillEvent event = event_of(Kind::kAdmitted, now_ms);
   if (may_take) {

@@ -39,7 +39,7 @@ class PrefillSide {
 
   // A request that offers its prompt's blocks is about to run. True: they are asked for while it
   // is computed.
-  bool admit(const NewRequest& request,
+  bool admit(const Request& request,
              const HandoffSpec& spec,
              int64_t now_ms,
              const TraceContext& trace);

@@ -50,7 +50,7 @@ struct LocalEngine::Core {
 
   void run();
   void drain_inbox();
-  void handle(SubmitCommand& command);
+  void handle(RequestState& submitted);
   void handle(const AbortCommand& command);
   void handle(const StateCommand& command);
   void handle(const FlushCommand& command);
@@ -58,10 +58,10 @@ struct LocalEngine::Core {
 
   void handle(const WakeCommand&) {}
 
-  void add_to_scheduler(NewRequest request);
+  void add_to_scheduler(RequestState& state);
   void end_request(RequestId id, const Ending& ending);
   void end_undecided(const SchedulerOutput& output);
-  void pass_on(NewRequest request, size_t first);
+  void pass_on(RequestState& state, size_t first);
   void advance_holders();
   void report_transfers();
   bool give_back_blocks();

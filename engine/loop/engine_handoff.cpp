@@ -71,9 +71,9 @@ bool LocalEngine::Core::must_restart(const Request& request, uint64_t check, Tok
   handoff->note_token(request.id);
   if (request.num_generated() > 0) return false;
   if (request.restarts) return true;
-  const RequestState& state = *requests.find(request.id);
+  RequestState& state = *requests.find(request.id);
   auto offer = handoff->choose(request.id, token, state.record->sampling.seed, check);
-  if (offer) requests.set_offer(request.id, std::move(offer));
+  if (offer) state.offer = std::move(offer);  // before its last token, whose output carries it
   if (handoff->compare(request.id, check, Clock::now())) return false;
   orders.begin_again(request.id);
   return true;

@@ -143,7 +143,7 @@ bool LocalEngine::Core::launch() {
   drafting->offer(scheduler, counters.drafts);
   const bool anybody_waited = scheduler.num_unstarted() > 0;
   const SchedulerOutput& output = scheduler.schedule(to_ms(Clock::now()));
-  for (const RequestId id : output.preempted) requests.note_preempted(id);
+  for (const RequestId id : output.preempted) ++requests.find(id)->num_preemptions;
   restore_preempted(output);
   end_undecided(output);
   waits_for_blocks = output.is_starved && !give_back_blocks();

@@ -26,8 +26,19 @@ Expected<RequestId> LocalEngine::submit(ValidRequest request, OutputSink& sink) 
     SLUICE_TRY(grammar, grammars_->request(request.grammar, request.tenant));
   }
   SLUICE_TRY(const QueuedWork queued, gate_.enter(request));
+  if (request.pooling) cut_padding(pooled_padding_, request.prompt);
+  int64_t max_wait_ms = int64_t{1000} * config_.max_queue_wait_s;
+  if (const int64_t own = request.max_queue_wait_ms; own > 0) {
+    max_wait_ms = max_wait_ms > 0 ? std::min(max_wait_ms, own) : own;
+  }
   const RequestId id(next_id_.fetch_add(1));
-  if (!inbox_.try_push(SubmitCommand{id, std::move(request), queued, &sink, std::move(grammar)})) {
+  RequestState state(id, std::move(request), sink, info_.max_model_len);
+  state.queued = queued;
+  state.pending_grammar = std::move(grammar);
+  Request& asked = *state.request;
+  if (state.record->pooling) asked.pooled = rows_to_pool(*info_.pooling, *state.record->pooling);
+  if (max_wait_ms > 0) asked.deadline_ms = asked.arrival_ms + max_wait_ms;
+  if (!inbox_.try_push(std::move(state))) {
     gate_.leave(queued);
     return make_error(ErrorCode::kUnavailable, "The engine has stopped.");
   }
@@ -69,46 +80,16 @@ void LocalEngine::Core::drain_inbox() {
   requests.flush();
 }
 
-void LocalEngine::Core::handle(SubmitCommand& command) {
-  if (command.request.pooling) cut_padding(engine.pooled_padding_, command.request.prompt);
-  NewRequest added;
-  added.id = command.id;
-  added.tokens = command.request.prompt;
-  added.tokens.insert(
-      added.tokens.end(), command.request.generated.begin(), command.request.generated.end());
-  added.num_generated = static_cast<int32_t>(command.request.generated.size());
-  added.max_tokens = command.request.sampling.max_tokens;
-  added.scores_prompt = command.request.sampling.num_prompt_logprobs >= 0;
-  if (command.request.pooling) {
-    added.pooled = rows_to_pool(*engine.info_.pooling, *command.request.pooling);
-    added.max_tokens = 1;
-  }
-  added.keeps_prompt = command.request.keeps_prompt;
-  added.priority = command.request.priority;
-  added.tenant = command.request.tenant;
-  added.arrival_ms = to_ms(command.request.arrival);
-  int64_t max_wait_ms = int64_t{1000} * engine.config_.max_queue_wait_s;
-  if (const int64_t own = command.request.max_queue_wait_ms; own > 0) {
-    max_wait_ms = max_wait_ms > 0 ? std::min(max_wait_ms, own) : own;
-  }
-  if (max_wait_ms > 0) added.deadline_ms = added.arrival_ms + max_wait_ms;
-  added.extras = {.tenant_salt = command.request.tenant_salt,
-                  .adapter_id = command.request.adapter_id};
-  requests.add(command.id,
-               std::move(command.request),
-               command.queued,
-               *command.sink,
-               std::move(command.grammar));
-  pass_on(std::move(added), 0);
+void LocalEngine::Core::handle(RequestState& submitted) {
+  pass_on(requests.add(std::move(submitted)), 0);
 }
 
 // Offers the request to the holders from `first` on, then gives it to the scheduler.
-void LocalEngine::Core::pass_on(NewRequest request, size_t first) {
-  const RequestState& state = *requests.find(request.id);
+void LocalEngine::Core::pass_on(RequestState& state, size_t first) {
   for (size_t i = first; i < holders.size(); ++i) {
-    if (holders[i]->hold(request, state, Clock::now())) return;
+    if (holders[i]->hold(state, Clock::now())) return;
   }
-  add_to_scheduler(std::move(request));
+  add_to_scheduler(state);
 }
 
 // Takes what holders have released. One that goes on may be held by the next holder.
@@ -116,11 +97,11 @@ void LocalEngine::Core::advance_holders() {
   for (size_t i = 0; i < holders.size(); ++i) {
     released.clear();
     holders[i]->advance(Clock::now(), released);
-    for (Holder::Released& one : released) {
+    for (const Holder::Released& one : released) {
       if (one.ending) {
-        end_request(one.request.id, *one.ending);
+        end_request(one.id, *one.ending);
       } else {
-        pass_on(std::move(one.request), i + 1);
+        pass_on(*requests.find(one.id), i + 1);
       }
     }
     requests.flush();
@@ -128,12 +109,12 @@ void LocalEngine::Core::advance_holders() {
   if (handoff) report_transfers();
 }
 
-void LocalEngine::Core::add_to_scheduler(NewRequest request) {
-  const RequestId id = request.id;
-  const Expected<void> status = scheduler.add(std::move(request));
+void LocalEngine::Core::add_to_scheduler(RequestState& state) {
+  const Expected<void> status = scheduler.add(std::move(*state.request));
+  state.request.reset();
   if (!status) {
     const Error& error = status.error();
-    end_request(id,
+    end_request(state.record->id,
                 {.reason = FinishReason::kError,
                  .error = error.message,
                  .code = error.code,
@@ -141,9 +122,8 @@ void LocalEngine::Core::add_to_scheduler(NewRequest request) {
                  .param = error.param});
     return;
   }
-  auto record = requests.set_log(id, scheduler.find(id)->log);
-  counters.prompt_length.observe(kLengthBounds, record->num_prompt_tokens);
-  drafting->begin(std::move(record));
+  counters.prompt_length.observe(kLengthBounds, state.record->num_prompt_tokens);
+  drafting->begin(state.record);
 }
 
 // Ends a request without another token; every such end goes through here, when the scheduler has

@@ -15,36 +15,33 @@ class GrammarHolder final : public Holder {
  public:
   explicit GrammarHolder(RequestTable& requests) : requests_(requests) {}
 
-  bool hold(NewRequest& request, const RequestState& state, Clock::time_point) override {
+  bool hold(RequestState& state, Clock::time_point) override {
     if (state.pending_grammar == nullptr) return false;
     if (state.pending_grammar->is_ready() && state.pending_grammar->result()) {
-      requests_.set_grammar(request.id, *state.pending_grammar->result());
+      state.set_grammar(*state.pending_grammar->result());
       return false;
     }
-    held_.push_back(std::move(request));
+    held_.push_back(state.record->id);
     return true;
   }
 
   void advance(Clock::time_point, std::vector<Released>& released) override {
-    std::erase_if(held_, [&](NewRequest& request) {
-      const RequestState* const state = requests_.find(request.id);
+    std::erase_if(held_, [&](RequestId id) {
+      RequestState* const state = requests_.find(id);
       if (state == nullptr) return true;
       if (!state->pending_grammar->is_ready()) return false;
       const auto& compiled = state->pending_grammar->result();
-      Released& one = released.emplace_back();
+      Released& one = released.emplace_back(id);
       if (compiled) {
-        requests_.set_grammar(request.id, *compiled);
+        state->set_grammar(*compiled);
       } else {
         one.ending = ending_of(compiled.error(), state->grammar_param);
       }
-      one.request = std::move(request);
       return true;
     });
   }
 
-  bool abort(RequestId id, Clock::time_point) override {
-    return std::erase_if(held_, [&](const NewRequest& held) { return held.id == id; }) > 0;
-  }
+  bool abort(RequestId id, Clock::time_point) override { return std::erase(held_, id) > 0; }
 
  private:
   static Ending ending_of(const Error& error, const std::string& param) {
@@ -56,7 +53,7 @@ class GrammarHolder final : public Holder {
   }
 
   RequestTable& requests_;
-  std::vector<NewRequest> held_;
+  std::vector<RequestId> held_;
 };
 
 class HandoffHolder final : public Holder {
@@ -72,10 +69,10 @@ class HandoffHolder final : public Holder {
         scheduler_(scheduler),
         requests_(requests) {}
 
-  bool hold(NewRequest& request, const RequestState& state, Clock::time_point now) override {
+  bool hold(RequestState& state, Clock::time_point now) override {
     if (!state.handoff) return false;
-    requests_.note_handoff(request.id);
-    return handoff_.hold(request, *state.handoff, now, state.record->trace);
+    state.record->checks_first_row = true;
+    return handoff_.hold(*state.request, *state.handoff, now, state.record->trace);
   }
 
   void advance(Clock::time_point now, std::vector<Released>& released) override {
@@ -87,11 +84,16 @@ class HandoffHolder final : public Holder {
                       .num_running = scheduler_.num_running(),
                       .has_preempted = has_preempted},
                      ready_);
-    for (DecodeSide::Released& ready : ready_) {
-      Released& one = released.emplace_back();
-      if (ready.fallback && fails_after(*ready.fallback)) one.ending = ending_of(*ready.fallback);
-      if (ready.seed && !one.ending) requests_.set_seed(ready.request.id, *ready.seed);
-      one.request = std::move(ready.request);
+    for (const DecodeSide::Released& ready : ready_) {
+      Released& one = released.emplace_back(ready.id);
+      if (ready.fallback && fails_after(*ready.fallback)) {
+        one.ending = ending_of(*ready.fallback);
+        continue;
+      }
+      RequestState& state = *requests_.find(ready.id);
+      state.request->is_fallback = ready.fallback.has_value();
+      state.request->num_landed_tokens = ready.num_landed_tokens;
+      if (ready.seed) state.record->sampling.seed = *ready.seed;
     }
   }
 
@@ -130,15 +132,15 @@ class StoreHolder final : public Holder {
  public:
   StoreHolder(PrefixStore& store, Scheduler& scheduler) : store_(store), scheduler_(scheduler) {}
 
-  bool hold(NewRequest& request, const RequestState&, Clock::time_point now) override {
-    return store_.hold(request, now);
+  bool hold(RequestState& state, Clock::time_point now) override {
+    return store_.hold(*state.request, now);
   }
 
   void advance(Clock::time_point now, std::vector<Released>& released) override {
     ready_.clear();
     resumed_.clear();
     store_.advance(now, ready_, resumed_);
-    for (NewRequest& request : ready_) released.push_back({.request = std::move(request)});
+    for (const RequestId id : ready_) released.push_back({.id = id});
     for (const RequestId id : resumed_) scheduler_.resume(id);
   }
 
@@ -149,7 +151,7 @@ class StoreHolder final : public Holder {
  private:
   PrefixStore& store_;
   Scheduler& scheduler_;
-  std::vector<NewRequest> ready_;   // scratch
+  std::vector<RequestId> ready_;    // scratch
   std::vector<RequestId> resumed_;  // scratch: preempted requests
 };
 

@@ -24,15 +24,14 @@ class Holder {
 
   // A request that is held no longer.
   struct Released {
-    NewRequest request;
+    RequestId id;
     std::optional<Ending> ending = {};  // set: it ends like this
   };
 
   virtual ~Holder() = default;
 
-  // True: the request waits here, `request` was moved, and advance() will return it. `state`: the
-  // request's in the table.
-  virtual bool hold(NewRequest& request, const RequestState& state, Clock::time_point now) = 0;
+  // True: the request waits here, and advance() will return it.
+  virtual bool hold(RequestState& state, Clock::time_point now) = 0;
   // Between steps. Appends the requests that go on or end.
   virtual void advance(Clock::time_point now, std::vector<Released>& released) = 0;
   // True: the request waited here, and is dropped.

@@ -23,26 +23,17 @@
 #include "engine/engine.h"
 #include "engine/loop/pool_rows.h"
 #include "engine/loop/queue_gate.h"
+#include "engine/loop/request_table.h"
 #include "engine/parallel/parallel.h"
-#include "scheduler/admission.h"
 
 namespace sluice {
 
 class GrammarCompiler;
 class KvEventPublisher;
 class ModelRunner;
-class PendingGrammar;
 struct HandoffConfig;
 
 using Clock = std::chrono::steady_clock;
-
-struct SubmitCommand {
-  RequestId id;
-  ValidRequest request;
-  QueuedWork queued;
-  OutputSink* sink;
-  std::shared_ptr<const PendingGrammar> grammar;  // null: none
-};
 
 struct AbortCommand {
   RequestId id;
@@ -61,8 +52,9 @@ struct StopCommand {};
 
 struct WakeCommand {};  // a tier transfer has arrived or a grammar is ready
 
+// A RequestState: a submitted request.
 using Command =
-    std::variant<SubmitCommand, AbortCommand, StateCommand, FlushCommand, StopCommand, WakeCommand>;
+    std::variant<RequestState, AbortCommand, StateCommand, FlushCommand, StopCommand, WakeCommand>;
 
 class LocalEngine final : public Engine {
  public:

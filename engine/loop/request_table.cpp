@@ -5,56 +5,74 @@
 #include <memory>
 #include <utility>
 
+#include "engine/core/times.h"
+
 namespace sluice {
 namespace {
 
-double seconds_between(RequestTable::Clock::time_point from, RequestTable::Clock::time_point to) {
+double elapsed_s(RequestTable::Clock::time_point from, RequestTable::Clock::time_point to) {
   return std::max(0.0, std::chrono::duration<double>(to - from).count());
 }
 
 }  // namespace
 
-void RequestTable::add(RequestId id,
-                       ValidRequest request,
-                       const QueuedWork& queued,
-                       OutputSink& sink,
-                       std::shared_ptr<const PendingGrammar> grammar) {
-  RequestState state;
-  state.record = std::make_shared<RequestRecord>(
-      RequestRecord{.id = id,
-                    .log = {},
-                    .num_prompt_tokens = static_cast<int32_t>(request.prompt.size()),
-                    .num_given = static_cast<int32_t>(request.generated.size()),
-                    .sampling = std::move(request.sampling),
-                    .pooling = request.pooling,
-                    .speculative = request.speculative,
-                    .prediction = std::move(request.prediction),
-                    .tenant_salt = request.tenant_salt,
-                    .arrival = request.arrival,
-                    .trace = std::move(request.trace)});
-  if (grammar != nullptr) {
-    state.record->grammar = std::make_shared<const BoundGrammar>(BoundGrammar{
-        .grammar = nullptr, .begins_behind = request.grammar->begins_behind});
-    state.grammar_param = request.grammar->param;
+// The prompt's tokens are moved into the log, which all share.
+RequestState::RequestState(RequestId id,
+                           ValidRequest&& valid,
+                           OutputSink& output,
+                           int32_t max_model_len)
+    : record(std::make_shared<RequestRecord>()),
+      handoff(std::move(valid.handoff)),
+      sink(&output),
+      num_generated(static_cast<int32_t>(valid.generated.size())) {
+  const auto num_prompt_tokens = static_cast<int32_t>(valid.prompt.size());
+  const int32_t max_tokens = valid.pooling ? 1 : valid.sampling.max_tokens;
+  const int64_t num_in_all = int64_t{num_prompt_tokens} + std::max(max_tokens, num_generated);
+  std::vector<TokenId> tokens = std::move(valid.prompt);
+  tokens.insert(tokens.end(), valid.generated.begin(), valid.generated.end());
+  const size_t num_known = tokens.size();
+  const auto room = static_cast<size_t>(std::min<int64_t>(num_in_all, max_model_len));
+  request = {.id = id,
+             .log = TokenLog(std::move(tokens), std::max(num_known, room)),
+             .num_prompt_tokens = num_prompt_tokens,
+             .max_tokens = max_tokens,
+             .priority = valid.priority,
+             .tenant = valid.tenant,
+             .extras = {.tenant_salt = valid.tenant_salt, .adapter_id = valid.adapter_id},
+             .scores_prompt = valid.sampling.num_prompt_logprobs >= 0,
+             .keeps_prompt = valid.keeps_prompt,
+             .arrival_ms = to_ms(valid.arrival)};
+  if (valid.grammar != nullptr) {
+    record->grammar = std::make_shared<const BoundGrammar>(
+        BoundGrammar{.grammar = nullptr, .begins_behind = valid.grammar->begins_behind});
+    grammar_param = valid.grammar->param;
   }
-  state.pending_grammar = std::move(grammar);
-  state.handoff = std::move(request.handoff);
-  state.sink = &sink;
-  state.queued = queued;
-  state.num_generated = state.record->num_given;
-  states_.emplace(id, std::move(state));
+  record->id = id;
+  record->log = request->log;
+  record->num_prompt_tokens = num_prompt_tokens;
+  record->num_given = num_generated;
+  record->sampling = std::move(valid.sampling);
+  record->pooling = valid.pooling;
+  record->speculative = valid.speculative;
+  record->prediction = std::move(valid.prediction);
+  record->tenant_salt = valid.tenant_salt;
+  record->arrival = valid.arrival;
+  record->trace = std::move(valid.trace);
 }
 
-void RequestTable::set_grammar(RequestId id, std::shared_ptr<const Grammar> grammar) {
-  RequestRecord& record = *states_.at(id).record;
-  record.grammar = std::make_shared<const BoundGrammar>(
-      BoundGrammar{.grammar = std::move(grammar), .begins_behind = record.grammar->begins_behind});
+void RequestState::set_grammar(std::shared_ptr<const Grammar> grammar) {
+  record->grammar = std::make_shared<const BoundGrammar>(
+      BoundGrammar{.grammar = std::move(grammar), .begins_behind = record->grammar->begins_behind});
 }
 
-std::shared_ptr<const RequestRecord> RequestTable::set_log(RequestId id, TokenLog log) {
-  const RequestState& state = states_.at(id);
-  state.record->log = std::move(log);
-  return state.record;
+RequestState& RequestTable::add(RequestState state) {
+  const RequestId id = state.record->id;
+  return states_.emplace(id, std::move(state)).first->second;
+}
+
+RequestState* RequestTable::find(RequestId id) {
+  const auto it = states_.find(id);
+  return it == states_.end() ? nullptr : &it->second;
 }
 
 const RequestState* RequestTable::find(RequestId id) const {
@@ -71,7 +89,7 @@ bool RequestTable::note_scheduled(RequestId id,
   state.scheduled = true;
   state.first_scheduled = now;
   state.num_cached_tokens = num_cached_tokens;
-  stats.queue_time.observe(kRequestBounds, seconds_between(state.record->arrival, now));
+  stats.queue_time.observe(kRequestBounds, elapsed_s(state.record->arrival, now));
   stats.prompt_tokens += static_cast<uint64_t>(state.record->num_prompt_tokens);
   return true;
 }
@@ -86,11 +104,11 @@ void RequestTable::add_tokens(RequestId id,
   if (state.num_generated == state.record->num_given) {
     state.first_token = now;
     stats.time_to_first_token.observe(
-        kFirstTokenBounds, seconds_between(state.record->arrival, now), state.record->trace);
-    stats.prefill_time.observe(kRequestBounds, seconds_between(state.first_scheduled, now));
+        kFirstTokenBounds, elapsed_s(state.record->arrival, now), state.record->trace);
+    stats.prefill_time.observe(kRequestBounds, elapsed_s(state.first_scheduled, now));
   } else {
     stats.inter_token_latency.observe(
-        kInterTokenBounds, seconds_between(state.last_token, now), state.record->trace);
+        kInterTokenBounds, elapsed_s(state.last_token, now), state.record->trace);
   }
   state.last_token = now;
   stats.generation_tokens += results.size();
@@ -176,7 +194,7 @@ void RequestTable::end_pooled(std::span<const RequestId> ids,
     output.timings = timings(state);
     output.pooled = std::move(state.pooled);
     queue(state.sink, std::move(output));
-    const double seconds = seconds_between(state.first_scheduled, Clock::now());
+    const double seconds = elapsed_s(state.first_scheduled, Clock::now());
     stats.prefill_time.observe(kRequestBounds, seconds);
     count_end(state, FinishReason::kStop, stats);
     remove(id);
@@ -211,7 +229,7 @@ RequestTimings RequestTable::timings(const RequestState& state) {
   timings.num_preemptions = state.num_preemptions;
   const Clock::time_point now = Clock::now();
   const auto ms = [](Clock::time_point from, Clock::time_point to) {
-    return 1e3 * seconds_between(from, to);
+    return 1e3 * elapsed_s(from, to);
   };
   timings.queued_ms = ms(state.record->arrival, state.scheduled ? state.first_scheduled : now);
   if (!state.scheduled) return timings;
@@ -236,10 +254,10 @@ void RequestTable::count_end(const RequestState& state, FinishReason reason, Eng
   const Clock::time_point now = Clock::now();
   ++stats.requests_finished[static_cast<size_t>(reason)];
   stats.e2e_latency.observe(
-      kRequestBounds, seconds_between(state.record->arrival, now), state.record->trace);
+      kRequestBounds, elapsed_s(state.record->arrival, now), state.record->trace);
   stats.generation_length.observe(kLengthBounds, state.num_generated);
   if (state.num_generated > state.record->num_given) {
-    stats.decode_time.observe(kRequestBounds, seconds_between(state.first_token, now));
+    stats.decode_time.observe(kRequestBounds, elapsed_s(state.first_token, now));
   }
 }
 

@@ -21,6 +21,7 @@
 #include "engine/sampling/request_record.h"
 #include "engine/sampling/sampler.h"
 #include "scheduler/admission.h"
+#include "scheduler/scheduled_request.h"
 
 namespace sluice {
 
@@ -38,7 +39,13 @@ struct Ending {
 struct RequestState {
   using Clock = std::chrono::steady_clock;
 
-  std::shared_ptr<RequestRecord> record;  // changed only until the scheduler has the request
+  // Takes a request over from its front end, on any thread. `max_model_len` bounds its tokens.
+  RequestState(RequestId id, ValidRequest&& valid, OutputSink& sink, int32_t max_model_len);
+
+  // Changed only while `request` is set: the grammar is compiled, another worker takes part, that
+  // worker's seed applies.
+  std::shared_ptr<RequestRecord> record;
+  std::optional<Request> request;                         // until the scheduler has it
   std::shared_ptr<const PendingGrammar> pending_grammar;  // null: none
   std::string grammar_param;                              // see GrammarSpec::param
   std::optional<HandoffSpec> handoff;
@@ -57,17 +64,17 @@ struct RequestState {
   bool scheduled = false;
   std::shared_ptr<const HandoffOffer> offer;  // for its last output
   std::vector<float> pooled;                  // what its rows have given so far (pool_rows.h)
+
+  void set_grammar(std::shared_ptr<const Grammar> grammar);
 };
 
 class RequestTable {
  public:
   using Clock = RequestState::Clock;
 
-  void add(RequestId id,
-           ValidRequest request,
-           const QueuedWork& queued,
-           OutputSink& sink,
-           std::shared_ptr<const PendingGrammar> grammar = nullptr);
+  RequestState& add(RequestState state);
+  // Returns null for a request that has ended.
+  [[nodiscard]] RequestState* find(RequestId id);
   [[nodiscard]] const RequestState* find(RequestId id) const;
 
   // True at the first call for a request, which then leaves the queue.
@@ -75,24 +82,6 @@ class RequestTable {
                       int32_t num_cached_tokens,
                       Clock::time_point now,
                       EngineStats& stats);
-  // The record changes as long as the request waits for its grammar, for blocks of another worker
-  // or for room: its grammar is compiled, another worker takes part, that worker's seed applies.
-  void set_grammar(RequestId id, std::shared_ptr<const Grammar> grammar);
-
-  void note_handoff(RequestId id) { states_.at(id).record->checks_first_row = true; }
-
-  void set_seed(RequestId id, uint64_t seed) { states_.at(id).record->sampling.seed = seed; }
-
-  // Called when the scheduler has the request. Returns the record, complete.
-  std::shared_ptr<const RequestRecord> set_log(RequestId id, TokenLog log);
-
-  // Called before its last token: that output carries the offer.
-  void set_offer(RequestId id, std::shared_ptr<const HandoffOffer> offer) {
-    states_.at(id).offer = std::move(offer);
-  }
-
-  void note_preempted(RequestId id) { ++states_.at(id).num_preemptions; }
-
   // Queues the outputs of a step, at least one; the request leaves the table when the last one
   // carries a finish reason. All outputs but the last are accepted drafts, out of `num_drafts`;
   // `are_predicted`: the client predicted them.

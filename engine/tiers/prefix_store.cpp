@@ -159,42 +159,35 @@ TierEvents::Block PrefixStore::event_block(Chain& chain,
 
 // --- Bringing back ---------------------------------------------------------------------------
 
-bool PrefixStore::hold(NewRequest& request, Clock::time_point now) {
-  if (needs_every_row(request.scores_prompt, request.pooled)) return false;
-  Held held;
-  held.request = std::move(request);
-  if (start(held, /*by_cost=*/true, now)) return true;
-  request = std::move(held.request);
-  return false;
+bool PrefixStore::hold(const Request& request, Clock::time_point now) {
+  if (request.needs_every_row()) return false;
+  return start(request, /*is_preempted=*/false, /*by_cost=*/true, now);
 }
 
 bool PrefixStore::hold_preempted(const Request& request, Clock::time_point now) {
   if (request.needs_every_row() && request.num_scored_tokens + 1 < request.num_prompt_tokens) {
     return false;
   }
-  Held held;
-  held.is_preempted = true;
-  held.request.id = request.id;
-  held.request.tokens.assign(request.tokens().begin(), request.tokens().end());
-  held.request.max_tokens = request.max_tokens;
-  held.request.num_generated = request.num_generated();
-  held.request.extras = request.extras;
-  return start(held, /*by_cost=*/preemption_mode_ == "auto", now);
+  return start(request, /*is_preempted=*/true, /*by_cost=*/preemption_mode_ == "auto", now);
 }
 
-// Requests the blocks after the cached ones. False, with the request still in `held`: there are
-// none, or computing them is faster.
-bool PrefixStore::start(Held& held, bool by_cost, Clock::time_point now) {
-  const NewRequest& request = held.request;
-  const std::span<const TokenId> tokens = request.tokens;
-  const auto num_tokens = static_cast<int64_t>(tokens.size());
+// Requests the blocks after the cached ones. False: there are none, or computing them is faster.
+bool PrefixStore::start(const Request& request,
+                        bool is_preempted,
+                        bool by_cost,
+                        Clock::time_point now) {
   const bool is_stuck = num_outstanding_ > 0 && now - last_load_ > kPatience;
-  if (is_stuck || num_tokens <= block_size_) return false;
+  if (is_stuck || request.num_tokens() <= block_size_) return false;
   // A request that cannot run is refused elsewhere.
-  const int64_t num_in_all = num_tokens + request.max_tokens - request.num_generated;
+  const int64_t num_in_all = int64_t{request.num_prompt_tokens} + request.max_tokens;
   if (num_in_all > INT32_MAX || !kv_.fits_alone(static_cast<int32_t>(num_in_all) - 1)) {
     return false;
   }
+  Held held;
+  held.id = request.id;
+  held.log = request.log;
+  held.is_preempted = is_preempted;
+  held.chain = new_chain(request.extras);
   if (!find(held, by_cost)) return false;
   held.num_tickets = held.end + 1;
   held.ticket = next_ticket_;
@@ -211,18 +204,16 @@ bool PrefixStore::start(Held& held, bool by_cost, Clock::time_point now) {
 
 // Finds what the tiers have behind the cached blocks. False: nothing, or computing it is faster.
 bool PrefixStore::find(Held& held, bool by_cost) {
-  const NewRequest& request = held.request;
-  const std::span<const TokenId> tokens = request.tokens;
-  const int32_t num_cached =
-      kv_.acquire_prefix(request.id, tokens, request.extras, PrefixUse::kTransfer);
-  kv_.free(request.id);
+  const std::span<const TokenId> tokens = held.log.tokens();
+  const PrefixExtras extras = held.chain.extras;
+  const int32_t num_cached = kv_.acquire_prefix(held.id, tokens, extras, PrefixUse::kTransfer);
+  kv_.free(held.id);
   if (!held.is_preempted) num_queried_ += tokens.size() - static_cast<size_t>(num_cached);
-  held.chain = new_chain(request.extras);
   held.num_cached = num_cached / block_size_;
   held.end = held.num_cached;
   // A state may be all that the cache lacks.
   if (states_ != nullptr) {
-    held.end = std::max(held.end, kv_.num_kept_blocks(tokens, request.extras));
+    held.end = std::max(held.end, kv_.num_kept_blocks(tokens, extras));
   }
   const auto max_blocks = static_cast<int32_t>((std::ssize(tokens) - 1) / block_size_);
   held.end = std::min(held.end, max_blocks);
@@ -256,7 +247,7 @@ bool PrefixStore::find(Held& held, bool by_cost) {
 // Ends what is read where the last state is.
 void PrefixStore::find_state(Held& held) {
   for (; held.end > held.num_cached; --held.end) {
-    const auto tier = states_->find(name_of(held.chain, held.request.tokens, held.end - 1).key);
+    const auto tier = states_->find(name_of(held.chain, held.log.tokens(), held.end - 1).key);
     if (!tier) continue;
     held.state_end = held.end;
     held.state_tier = *tier;
@@ -266,7 +257,7 @@ void PrefixStore::find_state(Held& held) {
 }
 
 bool PrefixStore::abort(RequestId id) {
-  const auto it = std::ranges::find(held_, id, [](const Held& held) { return held.request.id; });
+  const auto it = std::ranges::find(held_, id, &Held::id);
   if (it == held_.end()) return false;
   for (const Arrival& arrival : it->arrived) arrival.tier->give_back(arrival.buffer);
   if (it->state) states_->give_back(*it->state);
@@ -279,7 +270,7 @@ void PrefixStore::ask(Held& held, Clock::time_point now) {
     KvTier& tier = *tiers_[held.tier_of[static_cast<size_t>(held.next_asked)]];
     const int32_t buffer = tier.take_buffer();
     if (buffer == KvTier::kNone) return;
-    tier.load(name_of(held.chain, held.request.tokens, held.next_asked),
+    tier.load(name_of(held.chain, held.log.tokens(), held.next_asked),
               buffer,
               held.ticket + static_cast<uint64_t>(held.next_asked));
     ++held.num_outstanding;
@@ -288,7 +279,7 @@ void PrefixStore::ask(Held& held, Clock::time_point now) {
 }
 
 void PrefixStore::ask_state(Held& held, Clock::time_point now) {
-  const KvFileName name = name_of(held.chain, held.request.tokens, held.state_end - 1);
+  const KvFileName name = name_of(held.chain, held.log.tokens(), held.state_end - 1);
   const uint64_t ticket = held.ticket + static_cast<uint64_t>(held.num_tickets) - 1;
   if (!states_->load(held.state_tier, name, ticket)) return;
   held.asks_state = false;
@@ -351,7 +342,6 @@ void PrefixStore::take_in(const KvTier::Loaded& loaded, KvTier& tier, Clock::tim
 // Copies blocks into the cache, where they may be evicted as usual. False: their prefix was evicted
 // meanwhile, or all blocks are in use.
 bool PrefixStore::copy(Held& held, std::span<const Arrival> piece) {
-  const NewRequest& request = held.request;
   const int32_t num_tokens = held.end * block_size_;
   arrived_groups_.clear();
   for (const Arrival& arrival : piece) {
@@ -366,7 +356,7 @@ bool PrefixStore::copy(Held& held, std::span<const Arrival> piece) {
   const KvRange blocks = {.first = piece.front().block,
                           .count = static_cast<int32_t>(piece.size())};
   const int32_t count =
-      kv_.insert(request.tokens, request.extras, blocks, arrived_groups_, inserted_);
+      kv_.insert(held.log.tokens(), held.chain.extras, blocks, arrived_groups_, inserted_);
   copy_in(inserted_, piece);
   if (!held.is_preempted && states_ == nullptr) {
     num_restored_ += static_cast<uint64_t>(count) * static_cast<uint64_t>(block_size_);
@@ -382,7 +372,7 @@ void PrefixStore::copy_state(Held& held) {
     inserted_.clear();
     const uint64_t groups = states_->groups();
     const KvRange last = {.first = held.state_end - 1, .count = 1};
-    kv_.insert(held.request.tokens, held.request.extras, last, {&groups, 1}, inserted_);
+    kv_.insert(held.log.tokens(), held.chain.extras, last, {&groups, 1}, inserted_);
     states_->copy_in(arrival, inserted_);
     if (!held.is_preempted && !inserted_.empty()) {
       const auto num_found = static_cast<uint64_t>(held.state_end - held.num_cached);
@@ -424,7 +414,7 @@ void PrefixStore::copy_arrived(Held& held) {
 }
 
 void PrefixStore::advance(Clock::time_point now,
-                          std::vector<NewRequest>& ready,
+                          std::vector<RequestId>& ready,
                           std::vector<RequestId>& resumed) {
   receive(now);
   for (Held& held : held_) {
@@ -441,11 +431,11 @@ void PrefixStore::advance(Clock::time_point now,
     if (held.state) copy_state(held);
     held.is_released = true;
     if (held.is_preempted) {
-      resumed.push_back(held.request.id);
+      resumed.push_back(held.id);
       continue;
     }
-    savings_[held.request.id].chain = std::move(held.chain);
-    ready.push_back(std::move(held.request));
+    savings_[held.id].chain = std::move(held.chain);
+    ready.push_back(held.id);
   }
   std::erase_if(held_, [](const Held& held) { return held.is_released; });
 }

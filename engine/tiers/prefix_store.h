@@ -57,16 +57,16 @@ class PrefixStore {
                                                        KvEventSink* events,
                                                        std::function<void()> wake);
 
-  // True: blocks of its tokens are being read, `request` was moved, and advance() will return it.
-  bool hold(NewRequest& request, Clock::time_point now);
-  // True: blocks of a preempted request are being read, and advance() will return its id.
+  // True: blocks of its tokens are being read, and advance() will return its id.
+  bool hold(const Request& request, Clock::time_point now);
+  // Likewise for a preempted request.
   bool hold_preempted(const Request& request, Clock::time_point now);
   // True: the request was held, and is removed.
   bool abort(RequestId id);
   // Between steps. Puts arrived blocks into the cache; requests with nothing more to wait for go to
   // `ready`, or to `resumed` if preempted.
   void advance(Clock::time_point now,
-               std::vector<NewRequest>& ready,
+               std::vector<RequestId>& ready,
                std::vector<RequestId>& resumed);
 
   // Saves whole blocks of the rows of a step that has run and not yet retired. `results` has one
@@ -113,7 +113,8 @@ class PrefixStore {
   };
 
   struct Held {
-    NewRequest request;  // if preempted, only what the scheduler lacks
+    RequestId id;
+    TokenLog log;
     bool is_preempted = false;
     Chain chain;
     uint64_t ticket = 0;  // block i has ticket + i, the state the last one
@@ -165,7 +166,7 @@ class PrefixStore {
   void copy_in(std::span<const KvBlockRef> inserted, std::span<const Arrival> piece);
   void save_blocks(const Request& request, int32_t num_full);
   bool save_block(size_t tier, const Request& request, Chain& chain, Progress& progress);
-  bool start(Held& held, bool by_cost, Clock::time_point now);
+  bool start(const Request& request, bool is_preempted, bool by_cost, Clock::time_point now);
   bool find(Held& held, bool by_cost);
   void find_state(Held& held);
   [[nodiscard]] Held* holder_of(const KvTier::Loaded& loaded, Clock::time_point now);

@@ -11,6 +11,7 @@
 #include "kvcache/kv_cache_manager.h"
 #include "scheduler/scheduler.h"
 #include "tests/support/byte_tokenizer.h"
+#include "tests/support/new_request.h"
 
 namespace sluice {
 namespace {
@@ -24,11 +25,7 @@ TEST(Drafting, TheTimeOfAskingWhetherToWaitIsTheStepsToo) {
   config.ngram = true;
   Drafting drafting(config, ByteTokenizer::kVocabSize, tokenizer, kv, nullptr);
   const RequestId id(1);
-  NewRequest added;
-  added.id = id;
-  added.tokens = {5, 6, 7, 5, 6, 7};
-  added.max_tokens = 8;
-  ASSERT_TRUE(scheduler.add(std::move(added)).has_value());
+  ASSERT_TRUE(scheduler.add(testing::new_request(1, {5, 6, 7, 5, 6, 7}, 8)).has_value());
   drafting.begin(std::make_shared<const RequestRecord>(RequestRecord{
       .id = id, .log = scheduler.find(id)->log, .num_prompt_tokens = 6, .sampling = {}}));
   DraftStats stats;

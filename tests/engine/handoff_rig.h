@@ -24,6 +24,7 @@
 #include "kernels/device.h"
 #include "tests/support/fake_kv_peers.h"
 #include "tests/support/fake_nccl.h"
+#include "tests/support/new_request.h"
 
 namespace sluice::testing {
 
@@ -159,11 +160,8 @@ class Worker {
 
   [[nodiscard]] bool has_device() const { return !memory_.is_missing() && handoff != nullptr; }
 
-  static NewRequest request(RequestId id, const std::vector<TokenId>& tokens) {
-    NewRequest made;
-    made.id = id;
-    made.tokens = tokens;
-    return made;
+  static Request request(RequestId id, const std::vector<TokenId>& tokens) {
+    return testing::new_request(id.value, tokens, 1);
   }
 
   // Blocks up to `num_tokens` tokens are computed and findable.
@@ -240,7 +238,7 @@ class HandoffTest : public ::testing::TestWithParam<Way> {
 
   // A prompt's request at P, computed whole: what its answer would carry.
   std::shared_ptr<const HandoffOffer> prefill(HandoffDoor door, int32_t num_computed = -1) {
-    NewRequest request = Worker::request(kPrefill, tokens_);
+    Request request = Worker::request(kPrefill, tokens_);
     HandoffSpec spec = offer_spec(door);
     if (door == HandoffDoor::kConcurrent) spec.transfer.fill(9);
     EXPECT_FALSE(p_.handoff->hold(request, spec, now_, prefill_trace_));
@@ -260,7 +258,7 @@ class HandoffTest : public ::testing::TestWithParam<Way> {
   }
 
   bool fetch(const std::shared_ptr<const HandoffOffer>& offer) {
-    NewRequest request = Worker::request(kDecode, tokens_);
+    Request request = Worker::request(kDecode, tokens_);
     HandoffSpec spec = fetch_spec(HandoffDoor::kConcurrent, {});
     spec.transfer.fill(9);
     if (offer != nullptr) {
@@ -308,8 +306,7 @@ class HandoffTest : public ::testing::TestWithParam<Way> {
   // D's request goes on here: its first token, and its end.
   void finish() {
     ASSERT_EQ(ready_.size(), 1U);
-    EXPECT_EQ(ready_[0].request.id, kDecode);
-    EXPECT_EQ(ready_[0].request.tokens, tokens_);
+    EXPECT_EQ(ready_[0].id, kDecode);
     if (claimed_ && GetParam().claimed != KvTransportKind::kNone) {
       EXPECT_EQ(*claimed_, GetParam().claimed);
     }

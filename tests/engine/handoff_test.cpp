@@ -124,13 +124,13 @@ TEST(HandoffPartsTest, WholeBlocksAtTheFrontAreKept) {
     const std::vector<TokenId> tokens = prompt(150, 3);
     const Clock::time_point now = Clock::now();
     const KvTransferId transfer{9};
-    NewRequest offered = Worker::request(kPrefill, tokens);
+    Request offered = Worker::request(kPrefill, tokens);
     ASSERT_FALSE(
         p.handoff->hold(offered, offer_spec(HandoffDoor::kConcurrent, transfer), now));
     p.kv().acquire_prefix(kPrefill, tokens, {});
     p.compute(kPrefill, tokens, 96);
     p.handoff->computed(kPrefill, 96, now);
-    NewRequest fetched = Worker::request(kDecode, tokens);
+    Request fetched = Worker::request(kDecode, tokens);
     ASSERT_TRUE(d.handoff->hold(fetched, fetch_spec(HandoffDoor::kConcurrent, transfer), now));
     std::vector<DecodeSide::Released> ready;
     const auto turn_until = [&](const auto& is_there) {

@@ -24,15 +24,9 @@ class StepOrdersTest : public ::testing::Test {
     request.generated = {5};
     request.sampling.max_tokens = max_tokens;
     if (has_penalty) request.sampling.presence_penalty = 0.5F;
-    NewRequest added;
-    added.id = RequestId(id);
-    added.tokens = request.prompt;
-    added.tokens.push_back(5);
-    added.num_generated = 1;
-    added.max_tokens = max_tokens;
-    requests_.add(RequestId(id), std::move(request), {}, sink_);
-    ASSERT_TRUE(scheduler_.add(std::move(added)).has_value());
-    requests_.set_log(RequestId(id), scheduler_.find(RequestId(id))->log);
+    const RequestState& state =
+        requests_.add(RequestState(RequestId(id), std::move(request), sink_, 128));
+    ASSERT_TRUE(scheduler_.add(*state.request).has_value());
   }
 
   // Runs a step that chooses token 9 for all requests.

@@ -9,7 +9,7 @@
 namespace sluice {
 namespace {
 
-class AdmissionTest : public testing::Test {
+class AdmissionTest : public ::testing::Test {
  protected:
   Expected<QueuedWork> enter(uint64_t tenant, TokenId token, size_t num_tokens = 100) {
     const std::vector<TokenId> prompt(num_tokens, token);

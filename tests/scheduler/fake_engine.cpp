@@ -168,14 +168,14 @@ void FakeEngine::arrive(EpisodeStats& stats) {
   const int32_t num_own = between(prompt.empty() ? 1 : 0, 8);
   for (int32_t i = 0; i < num_own; ++i) prompt.push_back(between(0, vocab_size_ - 1));
   const int32_t room = options_.max_model_len - static_cast<int32_t>(prompt.size());
-  NewRequest request{.id = RequestId{shadows_.size() + 1},
-                     .tokens = prompt,
-                     .max_tokens = between(1, std::max(2, room + 1)),
-                     .priority = chance(0.3) ? between(-1, 3) : 0,
-                     .extras = {},
-                     .keeps_prompt = chance(0.1),
-                     .tenant = TenantId(chance(0.5) ? 0 : draw(4)),
-                     .arrival_ms = clock_ms_};
+  Request request;
+  request.id = RequestId{shadows_.size() + 1};
+  request.num_prompt_tokens = static_cast<int32_t>(prompt.size());
+  request.max_tokens = between(1, std::max(2, room + 1));
+  request.priority = chance(0.3) ? between(-1, 3) : 0;
+  request.keeps_prompt = chance(0.1);
+  request.tenant = TenantId(chance(0.5) ? 0 : draw(4));
+  request.arrival_ms = clock_ms_;
   if (chance(0.1)) request.deadline_ms = clock_ms_ + between(-20, 400);
   if (chance(0.2)) request.extras.tenant_salt = draw(2);
   if (chance(0.2)) request.extras.adapter_id = between(0, 1);
@@ -190,12 +190,11 @@ void FakeEngine::arrive(EpisodeStats& stats) {
   shadow.num_prompt_tokens = static_cast<int32_t>(prompt.size());
   if (chance(0.2)) {  // a stream begun by another worker
     const int32_t num_generated = between(0, request.max_tokens - 1);
-    while (request.num_generated < num_generated && !ends_here(shadow.prefix_hash.back())) {
-      request.tokens.push_back(next_token(shadow.prefix_hash.back(), vocab_size_));
-      append_token(shadow, request.tokens.back());
-      ++request.num_generated;
+    for (int32_t i = 0; i < num_generated && !ends_here(shadow.prefix_hash.back()); ++i) {
+      append_token(shadow, next_token(shadow.prefix_hash.back(), vocab_size_));
     }
   }
+  request.log = TokenLog(shadow.tokens, static_cast<size_t>(num_tokens));
   shadow.num_given_tokens = shadow.num_tokens();
   shadow.max_tokens = request.max_tokens;
   shadow.priority = request.priority;

@@ -10,6 +10,8 @@
 #include <span>
 #include <utility>
 
+#include "tests/support/new_request.h"
+
 namespace sluice {
 
 namespace {
@@ -136,13 +138,10 @@ class LoadSim {
                             .arrived_ms = arrival.at_ms,
                             .queued = *entered,
                             .num_answer = answer_of(client, arrival.id)};
-    const auto added = scheduler_.add({.id = RequestId(arrival.id),
-                                       .tokens = std::move(prompt),
-                                       .max_tokens = client.num_output,
-                                       .priority = 0,
-                                       .extras = {},
-                                       .tenant = client.tenant,
-                                       .arrival_ms = static_cast<int64_t>(arrival.at_ms)});
+    Request request = testing::new_request(arrival.id, std::move(prompt), client.num_output);
+    request.tenant = client.tenant;
+    request.arrival_ms = static_cast<int64_t>(arrival.at_ms);
+    const auto added = scheduler_.add(std::move(request));
     CHECK(added.has_value());
   }
 

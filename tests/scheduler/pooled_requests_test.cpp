@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "tests/scheduler/scheduler_rig.h"
+#include "tests/support/new_request.h"
 
 namespace sluice {
 namespace {
@@ -11,10 +12,10 @@ namespace {
 class PooledRequests : public SchedulerTest {
  protected:
   Expected<void> add_pooled(uint64_t id, PooledRows rows, int32_t num_tokens = 40) {
-    return scheduler_->add({.id = RequestId{id},
-                            .tokens = std::vector<TokenId>(static_cast<size_t>(num_tokens), 7),
-                            .extras = {},
-                            .pooled = rows});
+    Request request =
+        testing::new_request(id, std::vector<TokenId>(static_cast<size_t>(num_tokens), 7), 1);
+    request.pooled = rows;
+    return scheduler_->add(std::move(request));
   }
 
   // Steps to the end; the positions of all wanted rows, in order.

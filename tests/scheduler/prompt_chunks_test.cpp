@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/scheduler/scheduler_rig.h"
+#include "tests/support/new_request.h"
 
 namespace sluice {
 namespace {
@@ -35,12 +36,11 @@ TEST_F(SchedulerTest, PromptsThatFellBackTakeAShareOfTheTokensBesideDecodes) {
   shared.max_fallback_share = 0.25;
   build(64, shared);
   const auto add_fallback = [&](uint64_t id, bool has_landed = false) {
-    return scheduler_->add({.id = RequestId{id},
-                            .tokens = std::vector<TokenId>(60, static_cast<TokenId>(id)),
-                            .max_tokens = 2,
-                            .extras = {},
-                            .is_fallback = !has_landed,
-                            .num_landed_tokens = has_landed ? 48 : 0});
+    Request request =
+        testing::new_request(id, std::vector<TokenId>(60, static_cast<TokenId>(id)), 2);
+    request.is_fallback = !has_landed;
+    request.num_landed_tokens = has_landed ? 48 : 0;
+    return scheduler_->add(std::move(request));
   };
   ASSERT_TRUE(add_fallback(1));
   EXPECT_EQ(step().total_tokens, 60);  // no request decodes

@@ -7,6 +7,7 @@
 
 #include "scheduler/scheduler.h"
 #include "tests/support/allocation_meter.h"
+#include "tests/support/new_request.h"
 
 namespace sluice {
 namespace {
@@ -24,14 +25,11 @@ TEST(SchedulerAllocation, SteadyStepsAllocateNothing) {
                       kv);
   for (uint64_t id = 1; id <= 40; ++id) {
     std::vector<TokenId> prompt(20 + id % 5 * 8, static_cast<TokenId>(id % 5));
-    const auto added = scheduler.add({.id = RequestId{id},
-                                      .tokens = std::move(prompt),
-                                      .max_tokens = 60,
-                                      .priority = static_cast<int32_t>(id % 2),
-                                      .extras = {},
-                                      .tenant = TenantId(id % 3),
-                                      .deadline_ms = id == 40 ? 100 : kNoDeadline});
-    ASSERT_TRUE(added.has_value());
+    Request request = testing::new_request(id, std::move(prompt), 60);
+    request.priority = static_cast<int32_t>(id % 2);
+    request.tenant = TenantId(id % 3);
+    if (id == 40) request.deadline_ms = 100;
+    ASSERT_TRUE(scheduler.add(std::move(request)).has_value());
   }
   constexpr TokenId kToken = 1;
   std::vector<StepResult> results;

@@ -12,11 +12,12 @@
 
 #include "kvcache/kv_cache_manager.h"
 #include "scheduler/scheduler.h"
+#include "tests/support/new_request.h"
 
 namespace sluice {
 
 // One full group; every sampled token is its step's number plus 1000.
-class SchedulerTest : public testing::Test {
+class SchedulerTest : public ::testing::Test {
  protected:
   void build(int32_t num_blocks, const SchedulerOptions& options) {
     build({.kind = KvGroupKind::kFull, .num_blocks = num_blocks}, /*caches=*/true, options);
@@ -42,11 +43,9 @@ class SchedulerTest : public testing::Test {
   // Adds a request whose prompt shares no prefix with others.
   Expected<void> add(uint64_t id, int32_t num_tokens, int32_t max_tokens, int32_t priority = 0) {
     std::vector<TokenId> prompt(static_cast<size_t>(num_tokens), static_cast<TokenId>(id));
-    return scheduler_->add({.id = RequestId{id},
-                            .tokens = std::move(prompt),
-                            .max_tokens = max_tokens,
-                            .priority = priority,
-                            .extras = {}});
+    Request request = testing::new_request(id, std::move(prompt), max_tokens);
+    request.priority = priority;
+    return scheduler_->add(std::move(request));
   }
 
   // Returns a request's prompt and answer.
@@ -62,13 +61,11 @@ class SchedulerTest : public testing::Test {
                         int32_t priority = 0,
                         int32_t max_tokens = 1) {
     std::vector<TokenId> prompt(static_cast<size_t>(num_tokens), static_cast<TokenId>(id));
-    return scheduler_->add({.id = RequestId{id},
-                            .tokens = std::move(prompt),
-                            .max_tokens = max_tokens,
-                            .priority = priority,
-                            .extras = {},
-                            .tenant = TenantId{tenant},
-                            .arrival_ms = now_ms_});
+    Request request = testing::new_request(id, std::move(prompt), max_tokens);
+    request.priority = priority;
+    request.tenant = TenantId{tenant};
+    request.arrival_ms = now_ms_;
+    return scheduler_->add(std::move(request));
   }
 
   // Steps until nothing is left and returns the order in which requests start.
@@ -84,12 +81,9 @@ class SchedulerTest : public testing::Test {
 
   // Adds a prompt of forty equal tokens.
   Expected<void> add_sevens(uint64_t id, bool scores_prompt = false) {
-    return scheduler_->add({.id = RequestId{id},
-                            .tokens = std::vector<TokenId>(40, 7),
-                            .max_tokens = 4,
-                            .priority = 0,
-                            .extras = {},
-                            .scores_prompt = scores_prompt});
+    Request request = testing::new_request(id, std::vector<TokenId>(40, 7), 4);
+    request.scores_prompt = scores_prompt;
+    return scheduler_->add(std::move(request));
   }
 
   SchedulerOutput schedule() {

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "tests/scheduler/scheduler_rig.h"
+#include "tests/support/new_request.h"
 
 namespace sluice {
 namespace {
@@ -61,8 +62,7 @@ TEST_F(SchedulerTest, NobodyWaitsForAPrefixThatGivesWayToOthers) {
   ASSERT_TRUE(add(1, 200, 1, /*priority=*/1));
   EXPECT_EQ(tokens_of(step(), 1), 64);
   const std::vector<TokenId> same(200, 1);
-  ASSERT_TRUE(scheduler_->add(
-      {.id = RequestId{2}, .tokens = same, .max_tokens = 1, .priority = 0, .extras = {}}));
+  ASSERT_TRUE(scheduler_->add(testing::new_request(2, same, 1)));
   // Other requests of its level take every token, so its leader gets none.
   int32_t num_steps = 0;
   for (uint64_t id = 3; num_steps < 50; ++id, ++num_steps) {
@@ -156,8 +156,7 @@ TEST_F(SchedulerTest, SecondRequestWithTheSamePromptFindsItCached) {
   build(64, options());
   const std::vector<TokenId> prompt(33, 7);
   for (uint64_t id = 1; id <= 2; ++id) {
-    ASSERT_TRUE(scheduler_->add(
-        {.id = RequestId{id}, .tokens = prompt, .max_tokens = 8, .priority = 0, .extras = {}}));
+    ASSERT_TRUE(scheduler_->add(testing::new_request(id, prompt, 8)));
     const SchedulerOutput output = schedule();
     EXPECT_EQ(tokens_of(output, id), id == 1 ? 33 : 1);
     EXPECT_EQ(scheduler_->find(RequestId{id})->num_cached_tokens, id == 1 ? 0 : 32);
@@ -172,11 +171,9 @@ TEST_F(SchedulerTest, AScoredPromptIsComputedAndResumesWhereItWas) {
   build(64, small);
   const std::vector<TokenId> prompt(40, 7);
   const auto add_same = [&](uint64_t id, bool scores_prompt) {
-    return scheduler_->add({.id = RequestId{id},
-                            .tokens = prompt,
-                            .max_tokens = 3,
-                            .extras = {},
-                            .scores_prompt = scores_prompt});
+    Request request = testing::new_request(id, prompt, 3);
+    request.scores_prompt = scores_prompt;
+    return scheduler_->add(std::move(request));
   };
   ASSERT_TRUE(add_same(1, false));
   while (scheduler_->has_work()) step();  // all of it is cached now
@@ -330,7 +327,7 @@ TEST_F(SchedulerTest, APreemptedRequestCountsOnceInQueriesAndHits) {
   EXPECT_EQ(kv_->usage().prefix_hits, 0u);
   // Another request with this prompt counts what it finds, once.
   const std::vector<TokenId> same(20, 1);
-  ASSERT_TRUE(scheduler_->add({.id = RequestId{2}, .tokens = same, .max_tokens = 6, .extras = {}}));
+  ASSERT_TRUE(scheduler_->add(testing::new_request(2, same, 6)));
   while (scheduler_->has_work()) num_preempted += step().preempted.size();
   EXPECT_GT(num_preempted, 6u);
   EXPECT_EQ(kv_->usage().prefix_queries, 40u);

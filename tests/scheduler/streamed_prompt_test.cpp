@@ -7,6 +7,7 @@
 
 #include "kvcache/kv_cache_manager.h"
 #include "scheduler/scheduler.h"
+#include "tests/support/new_request.h"
 
 namespace sluice {
 namespace {
@@ -27,11 +28,10 @@ Chunks chunks_of(int32_t num_tokens, bool streams_kv, int32_t max_partial = 0) {
                        .max_num_queued_reqs = 8,
                        .max_model_len = kMaxLen},
                       kv);
-  EXPECT_TRUE(scheduler.add({.id = RequestId{1},
-                             .tokens = std::vector<TokenId>(static_cast<size_t>(num_tokens), 7),
-                             .max_tokens = 1,
-                             .extras = {},
-                             .streams_kv = streams_kv}));
+  Request request =
+      testing::new_request(1, std::vector<TokenId>(static_cast<size_t>(num_tokens), 7), 1);
+  request.streams_kv = streams_kv;
+  EXPECT_TRUE(scheduler.add(std::move(request)));
   Chunks chunks;
   while (scheduler.has_work()) {
     const SchedulerOutput step = scheduler.schedule(0);

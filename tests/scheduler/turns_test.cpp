@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "tests/scheduler/scheduler_rig.h"
+#include "tests/support/new_request.h"
 
 namespace sluice {
 namespace {
@@ -127,13 +128,12 @@ TEST_F(SchedulerTest, TheVictimIsOfLowPriorityOrOfTheTenantThatWasGivenMost) {
   for (const bool by_priority : {false, true}) {
     build(9, options());
     const auto add_long = [this, by_priority](uint64_t id, uint64_t tenant, int32_t priority) {
-      return scheduler_->add({.id = RequestId{id},
-                              .tokens = std::vector<TokenId>(8, static_cast<TokenId>(id)),
-                              .max_tokens = 20,
-                              .priority = priority,
-                              .extras = {},
-                              .tenant = TenantId{tenant},
-                              .arrival_ms = by_priority ? now_ms_ - 10'000 * priority : now_ms_});
+      Request request =
+          testing::new_request(id, std::vector<TokenId>(8, static_cast<TokenId>(id)), 20);
+      request.priority = priority;
+      request.tenant = TenantId{tenant};
+      request.arrival_ms = by_priority ? now_ms_ - 10'000 * priority : now_ms_;
+      return scheduler_->add(std::move(request));
     };
     ASSERT_TRUE(add_long(1, 1, 0));
     ASSERT_TRUE(add_long(2, by_priority ? 3 : 1, by_priority ? 1 : 0));
@@ -152,11 +152,9 @@ TEST_F(SchedulerTest, WhoHasNotStartedAtTheDeadlineEnds) {
   narrow.max_num_seqs = 2;
   build(64, narrow);
   const auto add_until = [this](uint64_t id, TokenId token, int64_t deadline_ms) {
-    return scheduler_->add({.id = RequestId{id},
-                            .tokens = std::vector<TokenId>(40, token),
-                            .max_tokens = 4,
-                            .extras = {},
-                            .deadline_ms = deadline_ms});
+    Request request = testing::new_request(id, std::vector<TokenId>(40, token), 4);
+    request.deadline_ms = deadline_ms;
+    return scheduler_->add(std::move(request));
   };
   ASSERT_TRUE(add_until(1, 7, 30));
   ASSERT_TRUE(add_until(2, 7, 30));  // waits for the first one's prefix
