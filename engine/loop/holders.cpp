@@ -35,7 +35,7 @@ class GrammarHolder final : public Holder {
       if (compiled) {
         state->set_grammar(*compiled);
       } else {
-        one.ending = ending_of(compiled.error(), state->grammar_param);
+        one.ending = ending_of(compiled.error(), state->grammar_spec->param);
       }
       return true;
     });

@@ -22,6 +22,7 @@ RequestState::RequestState(RequestId id,
                            OutputSink& output,
                            int32_t max_model_len)
     : record(std::make_shared<RequestRecord>()),
+      grammar_spec(std::move(valid.grammar)),
       handoff(std::move(valid.handoff)),
       sink(&output),
       num_generated(static_cast<int32_t>(valid.generated.size())) {
@@ -42,11 +43,6 @@ RequestState::RequestState(RequestId id,
              .scores_prompt = valid.sampling.num_prompt_logprobs >= 0,
              .keeps_prompt = valid.keeps_prompt,
              .arrival_ms = to_ms(valid.arrival)};
-  if (valid.grammar != nullptr) {
-    record->grammar = std::make_shared<const BoundGrammar>(
-        BoundGrammar{.grammar = nullptr, .begins_behind = valid.grammar->begins_behind});
-    grammar_param = valid.grammar->param;
-  }
   record->id = id;
   record->log = request->log;
   record->num_prompt_tokens = num_prompt_tokens;
@@ -62,7 +58,8 @@ RequestState::RequestState(RequestId id,
 
 void RequestState::set_grammar(std::shared_ptr<const Grammar> grammar) {
   record->grammar = std::make_shared<const BoundGrammar>(
-      BoundGrammar{.grammar = std::move(grammar), .begins_behind = record->grammar->begins_behind});
+      BoundGrammar{.grammar = std::move(grammar), .begins_behind = grammar_spec->begins_behind});
+  grammar_spec.reset();
 }
 
 RequestState& RequestTable::add(RequestState state) {

@@ -47,7 +47,7 @@ struct RequestState {
   std::shared_ptr<RequestRecord> record;
   std::optional<Request> request;                         // until the scheduler has it
   std::shared_ptr<const PendingGrammar> pending_grammar;  // null: none
-  std::string grammar_param;                              // see GrammarSpec::param
+  std::shared_ptr<const GrammarSpec> grammar_spec;        // until it is compiled
   std::optional<HandoffSpec> handoff;
   OutputSink* sink = nullptr;
   QueuedWork queued;  // valid before it is scheduled
@@ -65,6 +65,7 @@ struct RequestState {
   std::shared_ptr<const HandoffOffer> offer;  // for its last output
   std::vector<float> pooled;                  // what its rows have given so far (pool_rows.h)
 
+  // Called once if there is a grammar to compile.
   void set_grammar(std::shared_ptr<const Grammar> grammar);
 };
 

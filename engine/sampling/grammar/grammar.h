@@ -56,7 +56,7 @@ class Grammar {
 
 // A grammar, and where in an answer it begins.
 struct BoundGrammar {
-  std::shared_ptr<const Grammar> grammar;   // null: not compiled yet
+  std::shared_ptr<const Grammar> grammar;
   std::vector<TokenId> begins_behind = {};  // see GrammarSpec
 };
 
