@@ -40,7 +40,7 @@ ALLOWED = {
     "engine/sampling/": ("engine/sampling/", "kernels/", CORE),
     "engine/tiers/": ("engine/tiers/", "scheduler/", "kvcache/", CORE),
     "engine/handoff/": ("engine/handoff/", "engine/tiers/", "scheduler/", "kvcache/", CORE),
-    "engine/spec/": ("engine/spec/", "engine/sampling/grammar/", "scheduler/draft_survival.h", CORE),
+    "engine/spec/": ("engine/spec/", "engine/sampling/request_record.h", "engine/sampling/grammar/", "scheduler/draft_survival.h", CORE),
     "engine/run/": ("engine/", "scheduler/scheduler_output.h", "kvcache/", "kernels/", "quant/"),
     "engine/": ("engine/", "scheduler/", "kvcache/", "kernels/", "quant/"),
     "server/": ("server/", "engine/engine.h", "engine/request.h", "engine/handoff/handoff_spec.h",

@@ -35,12 +35,7 @@ void Drafting::begin_decoding() {
     const auto found = waiting_.find(id);
     if (found == waiting_.end()) continue;
     const RequestRecord& request = *found->second;
-    speculator_.begin(id,
-                      request.log,
-                      {.num_prompt_tokens = request.num_prompt_tokens,
-                       .salt = request.tenant_salt,
-                       .prediction = request.prediction,
-                       .grammar = request.grammar});
+    speculator_.begin(request);
     if (model_ != nullptr) model_->begin(id, request.sampling);
     begun_.insert(id);
     waiting_.erase(found);

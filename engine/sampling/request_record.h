@@ -19,11 +19,11 @@
 namespace sluice {
 
 struct RequestRecord {
-  RequestId id;
-  TokenLog log;  // set when the scheduler has the request
+  RequestId id = {};
+  TokenLog log = {};
   int32_t num_prompt_tokens = 0;
   int32_t num_given = 0;  // answer tokens that another worker gave before
-  SamplingParams sampling;
+  SamplingParams sampling = {};
   std::shared_ptr<const BoundGrammar> grammar = {};  // null: none
   std::optional<PoolingParams> pooling = {};
   bool speculative = true;

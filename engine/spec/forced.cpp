@@ -29,12 +29,12 @@ class ForcedProposer final : public Proposer {
 
   std::string_view name() const override { return to_string(DraftSource::kForced); }
 
-  void begin(int32_t slot, const DraftSubject& subject) override {
+  void begin(int32_t slot, const RequestRecord& request) override {
     if (slots_.size() <= static_cast<size_t>(slot)) slots_.resize(static_cast<size_t>(slot) + 1);
     Bound& bound = slots_[static_cast<size_t>(slot)];
-    bound.num_prompt_tokens = static_cast<size_t>(subject.num_prompt_tokens);
+    bound.num_prompt_tokens = static_cast<size_t>(request.num_prompt_tokens);
     bound.state.reset();
-    if (subject.grammar != nullptr) bound.state = std::make_unique<GrammarState>(subject.grammar);
+    if (request.grammar != nullptr) bound.state = std::make_unique<GrammarState>(request.grammar);
   }
 
   void propose(int32_t slot, std::span<const TokenId> known, int32_t max, Draft& draft) override {

@@ -37,7 +37,7 @@ class NgramProposer : public Proposer {
 
   std::string_view name() const override { return to_string(DraftSource::kNgram); }
 
-  void begin(int32_t slot, const DraftSubject&) override {
+  void begin(int32_t slot, const RequestRecord&) override {
     while (slots_.size() <= static_cast<size_t>(slot)) {
       slots_.emplace_back(min_n_, max_n_);
     }

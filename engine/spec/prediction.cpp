@@ -131,12 +131,12 @@ class PredictionProposer : public Proposer {
  public:
   std::string_view name() const override { return to_string(DraftSource::kPrediction); }
 
-  void begin(int32_t slot, const DraftSubject& subject) override {
+  void begin(int32_t slot, const RequestRecord& request) override {
     if (courses_.size() <= static_cast<size_t>(slot)) {
       courses_.resize(static_cast<size_t>(slot) + 1);
     }
-    courses_[static_cast<size_t>(slot)].begin(subject.prediction,
-                                              static_cast<size_t>(subject.num_prompt_tokens));
+    courses_[static_cast<size_t>(slot)].begin(request.prediction,
+                                              static_cast<size_t>(request.num_prompt_tokens));
   }
 
   void propose(int32_t slot, std::span<const TokenId> known, int32_t max, Draft& draft) override {

@@ -11,25 +11,14 @@
 #pragma once
 
 #include <cstdint>
-#include <memory>
 #include <span>
 #include <string_view>
 
 #include "engine/core/draft.h"
 #include "engine/core/types.h"
+#include "engine/sampling/request_record.h"
 
 namespace sluice {
-
-struct BoundGrammar;
-
-// A request that begins. The spans live as long as the call.
-struct DraftSubject {
-  std::span<const TokenId> known = {};  // prompt, then already generated tokens
-  int32_t num_prompt_tokens = 0;
-  uint64_t salt = 0;                         // isolates what is learned from requests
-  std::span<const TokenId> prediction = {};  // the answer that the client expects; empty: none
-  std::shared_ptr<const BoundGrammar> grammar = {};  // constrains the answer; null: nothing
-};
 
 class Proposer {
  public:
@@ -37,7 +26,8 @@ class Proposer {
 
   [[nodiscard]] virtual std::string_view name() const = 0;
 
-  virtual void begin(int32_t slot, const DraftSubject& subject) = 0;
+  // What is learned from requests is isolated by their tenant_salt.
+  virtual void begin(int32_t slot, const RequestRecord& request) = 0;
 
   // Writes at most `max` tokens (1 to kMaxDraftTokens) to `draft`, which is empty with this
   // proposer's source if it has no guess. Every token comes from `known`, the prediction, another

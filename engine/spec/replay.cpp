@@ -27,13 +27,13 @@ class ReplayProposer : public Proposer {
 
   std::string_view name() const override { return to_string(DraftSource::kReplay); }
 
-  void begin(int32_t slot, const DraftSubject& subject) override {
+  void begin(int32_t slot, const RequestRecord& request) override {
     if (records_.size() <= static_cast<size_t>(slot)) {
       records_.resize(static_cast<size_t>(slot) + 1);
     }
     Record& record = records_[static_cast<size_t>(slot)];
-    record.answer.assign(subject.prediction.begin(), subject.prediction.end());
-    record.begin = static_cast<size_t>(subject.num_prompt_tokens);
+    record.answer.assign(request.prediction.begin(), request.prediction.end());
+    record.begin = static_cast<size_t>(request.num_prompt_tokens);
   }
 
   void propose(int32_t slot, std::span<const TokenId> known, int32_t max, Draft& draft) override {

@@ -51,18 +51,17 @@ Speculator::Speculator(std::vector<std::unique_ptr<Proposer>> proposers, int32_t
 
 Speculator::~Speculator() = default;
 
-void Speculator::begin(RequestId id, TokenLog log, DraftSubject subject) {
+void Speculator::begin(const RequestRecord& request) {
   if (free_slots_.empty()) {
     free_slots_.push_back(static_cast<int32_t>(slots_.size()));
     slots_.emplace_back();
   }
   const int32_t slot = free_slots_.back();
-  const bool is_new = slot_of_.emplace(id, slot).second;
+  const bool is_new = slot_of_.emplace(request.id, slot).second;
   CHECK(is_new);
   free_slots_.pop_back();
-  subject.known = log.tokens();
-  slots_[static_cast<size_t>(slot)] = std::move(log);
-  for (const auto& proposer : proposers_) proposer->begin(slot, subject);
+  slots_[static_cast<size_t>(slot)] = request.log;
+  for (const auto& proposer : proposers_) proposer->begin(slot, request);
 }
 
 void Speculator::propose(RequestId id, int32_t max, const DraftSurvival& survival, Draft& draft) {

@@ -33,8 +33,7 @@ class Speculator {
   Speculator(std::vector<std::unique_ptr<Proposer>> proposers, int32_t vocab_size);
   ~Speculator();
 
-  // Sets `subject.known` to the tokens of `log`.
-  void begin(RequestId id, TokenLog log, DraftSubject subject);
+  void begin(const RequestRecord& request);
 
   // Guesses what follows the committed tokens: at most `max` tokens, any number; empty without a
   // guess. `survival`: measured acceptance of earlier drafts.

@@ -92,7 +92,7 @@ class SuffixProposer : public Proposer {
 
   std::string_view name() const override { return to_string(DraftSource::kSuffix); }
 
-  void begin(int32_t slot, const DraftSubject& subject) override {
+  void begin(int32_t slot, const RequestRecord& request) override {
     while (requests_.size() <= static_cast<size_t>(slot)) {
       requests_.push_back(std::make_unique<Text>(options_.max_depth));
     }
@@ -100,8 +100,8 @@ class SuffixProposer : public Proposer {
     text.tree.clear();
     text.tree.open(0);
     text.num_seen = 0;
-    text.num_prompt_tokens = static_cast<size_t>(subject.num_prompt_tokens);
-    text.salt = subject.salt;
+    text.num_prompt_tokens = static_cast<size_t>(request.num_prompt_tokens);
+    text.salt = request.tenant_salt;
   }
 
   void propose(int32_t slot, std::span<const TokenId> known, int32_t max, Draft& draft) override {

@@ -29,7 +29,10 @@ static int spec_config_input(const uint8_t* data, size_t size) {
   const sluice::DraftSurvival survival;
   const std::vector<sluice::TokenId> prompt = {1, 2, 3, 1, 2, 3, 1, 2, 3, 1, 2};
   sluice::TokenLog log(prompt, 100);
-  speculator.begin(sluice::RequestId{1}, log, {.num_prompt_tokens = 11, .prediction = prompt});
+  speculator.begin({.id = sluice::RequestId{1},
+                    .log = log,
+                    .num_prompt_tokens = static_cast<int32_t>(prompt.size()),
+                    .prediction = prompt});
   sluice::Draft draft;
   for (int step = 0; step < 20; ++step) {
     speculator.propose(sluice::RequestId{1}, config->max_tokens(1), survival, draft);

@@ -67,7 +67,7 @@ class Follower {
     known_.insert(known_.end(), generated.begin(), generated.end());
     auto bound = std::make_shared<const BoundGrammar>(
         BoundGrammar{.grammar = std::move(grammar), .begins_behind = begins_behind});
-    proposer_->begin(0, {.known = known_, .num_prompt_tokens = 1, .grammar = std::move(bound)});
+    proposer_->begin(0, {.num_prompt_tokens = 1, .grammar = std::move(bound)});
   }
 
   Tokens guess(const Tokens& generated, int32_t max = 16) {
@@ -169,12 +169,12 @@ TEST(Forced, WithoutAGrammarThereIsNoDraftNorOneOfTheRequestBefore) {
   const Tokens prompt = {65};
   Draft draft;
   const auto bound = std::make_shared<const BoundGrammar>(BoundGrammar{.grammar = regex("xyz")});
-  proposer->begin(0, {.known = prompt, .num_prompt_tokens = 1, .grammar = bound});
+  proposer->begin(0, {.num_prompt_tokens = 1, .grammar = bound});
   proposer->propose(0, prompt, 4, draft);
   EXPECT_GT(draft.size, 0);
   EXPECT_LE(proposer->memory_bytes(), forced_max_bytes(1, 10));
   proposer->end(0, prompt);
-  proposer->begin(0, {.known = prompt, .num_prompt_tokens = 1});
+  proposer->begin(0, {.num_prompt_tokens = 1});
   proposer->propose(0, prompt, 4, draft);
   EXPECT_EQ(draft.size, 0);
 }

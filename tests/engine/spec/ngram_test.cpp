@@ -56,8 +56,8 @@ Tokens scanned_guess(const Tokens& text, int32_t min_n, int32_t max_n, int32_t m
   return {};
 }
 
-DraftSubject subject_of(const Tokens& known) {
-  return {.known = known, .num_prompt_tokens = static_cast<int32_t>(known.size())};
+RequestRecord record_of(const Tokens& known) {
+  return {.num_prompt_tokens = static_cast<int32_t>(known.size())};
 }
 
 TEST(NgramIndex, FindsTheLatestTwoOccurrencesAsAScanDoes) {
@@ -125,7 +125,7 @@ TEST(Ngram, GuessesAsAScanWouldAtEveryStep) {
     const auto proposer = make_ngram_proposer(min_n, max_n);
     const Tokens text = random_text(random, 10 + random() % 200, 2 + random() % 6);
     Tokens known(text.begin(), text.begin() + 5);
-    proposer->begin(0, subject_of(known));
+    proposer->begin(0, record_of(known));
     for (size_t i = 5; i < text.size(); ++i) {
       const auto max = static_cast<int32_t>(1 + random() % 20);
       Draft draft;
@@ -140,7 +140,7 @@ TEST(Ngram, GuessesAsAScanWouldAtEveryStep) {
 TEST(Ngram, RepetitionGoesOnBeyondWhatIsKnown) {
   const auto proposer = make_ngram_proposer(2, 2);
   const Tokens known = {9, 1, 2, 3, 1, 2, 3, 1, 2};
-  proposer->begin(0, subject_of(known));
+  proposer->begin(0, record_of(known));
   Draft draft;
   proposer->propose(0, known, 8, draft);
   EXPECT_EQ(Tokens(draft.guessed().begin(), draft.guessed().end()),
@@ -151,7 +151,7 @@ TEST(Ngram, LongerMatchesAndThoseThatAgreeAreInBinsOfTheirOwn) {
   const auto proposer = make_ngram_proposer(2, 2);
   Draft draft;
   const auto bin_of = [&](const Tokens& known) {
-    proposer->begin(0, subject_of(known));
+    proposer->begin(0, record_of(known));
     proposer->propose(0, known, 1, draft);
     EXPECT_EQ(draft.size, 1);
     return draft.bins[0];
@@ -171,7 +171,7 @@ TEST(Ngram, LongPromptIsTakenInOverSeveralStepsAndThenGuessed) {
   Tokens known = random_text(random, 20'000, 1000);
   std::copy_n(known.begin() + 100, 10, known.end() - 10);
   const auto proposer = make_ngram_proposer(5, 5);
-  proposer->begin(0, subject_of(known));
+  proposer->begin(0, record_of(known));
   Draft draft;
   int calls = 1;
   for (proposer->propose(0, known, 4, draft); draft.size == 0 && calls < 10; ++calls) {
@@ -186,11 +186,11 @@ TEST(Ngram, SlotThatIsUsedAgainKnowsNothingOfTheRequestBefore) {
   const Tokens first = {1, 2, 3, 4, 1, 2};
   const Tokens second = {7, 8, 1, 2};
   Draft draft;
-  proposer->begin(0, subject_of(first));
+  proposer->begin(0, record_of(first));
   proposer->propose(0, first, 4, draft);
   EXPECT_GT(draft.size, 0);
   proposer->end(0, first);
-  proposer->begin(0, subject_of(second));
+  proposer->begin(0, record_of(second));
   proposer->propose(0, second, 4, draft);
   EXPECT_EQ(draft.size, 0);
 }

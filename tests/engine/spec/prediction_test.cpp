@@ -31,7 +31,7 @@ struct Followed {
 
 Followed follow(const Tokens& prediction, const Tokens& answer, int32_t max) {
   const auto proposer = make_prediction_proposer();
-  proposer->begin(0, {.known = kPrompt, .num_prompt_tokens = 2, .prediction = prediction});
+  proposer->begin(0, {.num_prompt_tokens = 2, .prediction = prediction});
   Tokens known = kPrompt;
   Followed run;
   for (size_t at = 0; at < answer.size(); ++run.steps) {
@@ -95,7 +95,7 @@ TEST(Prediction, PlaceNearestToWhereItWasLostIsTaken) {
 TEST(Prediction, OneThatIsAltogetherWrongIsMarkedAsLost) {
   const auto proposer = make_prediction_proposer();
   const Tokens prediction = counted(50);
-  proposer->begin(0, {.known = kPrompt, .num_prompt_tokens = 2, .prediction = prediction});
+  proposer->begin(0, {.num_prompt_tokens = 2, .prediction = prediction});
   Tokens known = kPrompt;
   Draft draft;
   proposer->propose(0, known, 4, draft);
@@ -115,11 +115,11 @@ TEST(Prediction, NoneAndEmptyGiveNoDraftNorOneOfTheRequestBefore) {
   const auto proposer = make_prediction_proposer();
   Draft draft;
   const Tokens prediction = counted(20);
-  proposer->begin(0, {.known = kPrompt, .num_prompt_tokens = 2, .prediction = prediction});
+  proposer->begin(0, {.num_prompt_tokens = 2, .prediction = prediction});
   proposer->propose(0, kPrompt, 4, draft);
   EXPECT_EQ(draft.size, 4);
   proposer->end(0, kPrompt);
-  proposer->begin(0, {.known = kPrompt, .num_prompt_tokens = 2});
+  proposer->begin(0, {.num_prompt_tokens = 2});
   proposer->propose(0, kPrompt, 4, draft);
   EXPECT_EQ(draft.size, 0);
 }
@@ -129,7 +129,7 @@ TEST(Prediction, AnswerThatAnotherWorkerBeganIsFollowed) {
   Tokens known = kPrompt;
   known.insert(known.end(), prediction.begin(), prediction.begin() + 20);
   const auto proposer = make_prediction_proposer();
-  proposer->begin(0, {.known = known, .num_prompt_tokens = 2, .prediction = prediction});
+  proposer->begin(0, {.num_prompt_tokens = 2, .prediction = prediction});
   Draft draft;
   proposer->propose(0, known, 3, draft);
   EXPECT_EQ(Tokens(draft.guessed().begin(), draft.guessed().end()), (Tokens{21, 22, 23}));

@@ -18,7 +18,7 @@ TEST(Replay, ShareOfWrongTokensIsTheErrorRateAndEachSeedHasItsOwn) {
   std::vector<Tokens> of_seed;
   for (const uint64_t seed : {1, 2, 1}) {
     const auto proposer = make_replay_proposer(0.3, seed, 100);
-    proposer->begin(0, {.known = prompt, .num_prompt_tokens = 3, .prediction = answer});
+    proposer->begin(0, {.num_prompt_tokens = 3, .prediction = answer});
     Tokens known = prompt;
     Tokens guesses;
     size_t num_wrong = 0;
@@ -42,7 +42,7 @@ TEST(Replay, WithoutErrorsIsTheAnswerAndEndsWithIt) {
   const Tokens prompt = {1};
   const Tokens answer = {5, 6, 7, 8, 9};
   const auto proposer = make_replay_proposer(0, 1, 10);
-  proposer->begin(0, {.known = prompt, .num_prompt_tokens = 1, .prediction = answer});
+  proposer->begin(0, {.num_prompt_tokens = 1, .prediction = answer});
   Draft draft;
   proposer->propose(0, Tokens{1, 5, 6}, 8, draft);
   EXPECT_EQ(Tokens(draft.guessed().begin(), draft.guessed().end()), (Tokens{7, 8, 9}));
@@ -54,7 +54,7 @@ TEST(Replay, OnlyErrorsIsNeverRight) {
   const Tokens prompt = {1};
   const Tokens answer(300, 1);
   const auto proposer = make_replay_proposer(1, 1, 2);
-  proposer->begin(0, {.known = prompt, .num_prompt_tokens = 1, .prediction = answer});
+  proposer->begin(0, {.num_prompt_tokens = 1, .prediction = answer});
   Draft draft;
   proposer->propose(0, prompt, kMaxDraftTokens, draft);
   ASSERT_EQ(draft.size, kMaxDraftTokens);

@@ -39,7 +39,7 @@ class ScriptedProposer : public Proposer {
 
   std::string_view name() const override { return "scripted"; }
 
-  void begin(int32_t, const DraftSubject&) override {}
+  void begin(int32_t, const RequestRecord&) override {}
 
   void propose(int32_t, std::span<const TokenId> known, int32_t max, Draft& draft) override {
     draft.clear(source_);
@@ -72,7 +72,7 @@ TEST(Speculator, ProposersSeeThePromptAndWhatWasCommitted) {
   const DraftSurvival survival;
   Draft draft;
   TokenLog log = log_of({1, 2});
-  speculator.begin(RequestId{9}, log, {.num_prompt_tokens = 2});
+  speculator.begin({.id = RequestId{9}, .log = log, .num_prompt_tokens = 2});
   speculator.propose(RequestId{9}, 4, survival, draft);
   log.append(Tokens{3, 4});
   log.append(Tokens{5});
@@ -86,7 +86,7 @@ TEST(Speculator, SourceOfWhichMoreIsAcceptedIsTaken) {
                                   ScriptedProposer(DraftSource::kNgram, {4, 5, 6}));
   DraftSurvival survival;
   Draft draft;
-  speculator.begin(RequestId{1}, log_of({1}), {.num_prompt_tokens = 1});
+  speculator.begin({.id = RequestId{1}, .log = log_of({1}), .num_prompt_tokens = 1});
   speculator.propose(RequestId{1}, 8, survival, draft);
   EXPECT_EQ(draft.source, DraftSource::kSuffix);  // the first among equals
   const std::vector<uint8_t> bins(3, 0);
@@ -106,7 +106,7 @@ TEST(Speculator, TokensOutsideTheVocabularyEndADraft) {
   const DraftSurvival survival;
   Draft draft;
   for (Speculator* one : {&speculator, &negative}) {
-    one->begin(RequestId{1}, log_of({1}), {.num_prompt_tokens = 1});
+    one->begin({.id = RequestId{1}, .log = log_of({1}), .num_prompt_tokens = 1});
   }
   speculator.propose(RequestId{1}, 8, survival, draft);
   EXPECT_EQ(guess_of(draft), (Tokens{1, 99}));
@@ -120,8 +120,10 @@ TEST(Speculator, PredictionIsFollowedWhateverIsConfigured) {
     const Tokens prediction = {10, 11, 12, 13};
     const DraftSurvival survival;
     Draft draft;
-    speculator.begin(
-        RequestId{1}, log_of({1, 2, 3}), {.num_prompt_tokens = 3, .prediction = prediction});
+    speculator.begin({.id = RequestId{1},
+                      .log = log_of({1, 2, 3}),
+                      .num_prompt_tokens = 3,
+                      .prediction = prediction});
     speculator.propose(RequestId{1}, 3, survival, draft);
     EXPECT_EQ(draft.source, DraftSource::kPrediction);
     EXPECT_EQ(guess_of(draft), (Tokens{10, 11, 12}));
@@ -156,11 +158,11 @@ TEST(Speculator, MemoryNeverExceedsWhatIsPlanned) {
         Tokens known(kLength - 500);
         for (TokenId& token : known) token = static_cast<TokenId>(random() % 300);
         logs.push_back(log_of(known));
-        speculator.begin(RequestId{next_id++},
-                         logs.back(),
-                         {.num_prompt_tokens = static_cast<int32_t>(random() % 2500),
-                          .salt = random(),
-                          .prediction = known});
+        speculator.begin({.id = RequestId{next_id++},
+                          .log = logs.back(),
+                          .num_prompt_tokens = static_cast<int32_t>(random() % 2500),
+                          .prediction = known,
+                          .tenant_salt = random()});
       }
       Draft draft;
       for (int step = 0; step < 500; ++step) {
@@ -197,10 +199,11 @@ TEST(Speculator, RandomOrdersOfCallsKeepTheContract) {
       for (TokenId& token : prediction) token = static_cast<TokenId>(random() % 20);
       const auto num_prompt_tokens = static_cast<int32_t>(1 + random() % prompt.size());
       running[next_id] = log_of(prompt);
-      speculator.begin(
-          RequestId{next_id},
-          running[next_id],
-          {.num_prompt_tokens = num_prompt_tokens, .salt = random() % 3, .prediction = prediction});
+      speculator.begin({.id = RequestId{next_id},
+                        .log = running[next_id],
+                        .num_prompt_tokens = num_prompt_tokens,
+                        .prediction = prediction,
+                        .tenant_salt = random() % 3});
       ++next_id;
       continue;
     }
