@@ -211,10 +211,10 @@ class KeyWriter {
       }
     }
     if (type == "longrope") put_float("rope.scaling.attn_factor", rope.attention_factor);
-    const kernels::QueryScale& scale = config_.ropes.back().query_scale;
-    if (scale.beta != 0) put_float("attention.temperature_scale", scale.beta);
-    if (scale.beta != 0 && config_.ropes.size() > 1) {
-      put_uint("attention.temperature_length", scale.context);
+    const kernels::QueryScale& queries = config_.ropes.back().query_scale;
+    if (queries.beta != 0) put_float("attention.temperature_scale", queries.beta);
+    if (queries.beta != 0 && config_.ropes.size() > 1) {
+      put_uint("attention.temperature_length", queries.context);
     }
     if (type != "yarn") return;
     take_float("rope.scaling.yarn_beta_fast");
