@@ -260,39 +260,24 @@ Expected<void> read_prompt_output(const ValidationContext& context,
 }
 
 // What a request says of how its answer is computed, which changes no token of it.
-struct Speculation {
-  bool speculative = true;
-  std::vector<TokenId> prediction;
-};
-
-Expected<Speculation> read_speculation(const ValidationContext& context, const Json& body) {
-  Speculation speculation;
-  SLUICE_TRY(speculation.speculative, read_bool(body, "speculative", true));
-  SLUICE_TRY(speculation.prediction,
-             read_prediction(body, context.tokenizer, context.model.max_model_len));
-  return speculation;
+Expected<void> read_speculation(const ValidationContext& context,
+                                const Json& body,
+                                ValidRequest& out) {
+  SLUICE_TRY(out.speculative, read_bool(body, "speculative", true));
+  SLUICE_TRY(out.prediction, read_prediction(body, context.tokenizer, context.model.max_model_len));
+  return {};
 }
 
 // What a request says of its place in the queue.
-struct Turn {
-  int32_t priority = 0;
-  int32_t max_wait_ms = 0;
-};
-
-Expected<Turn> read_turn(const Json& body) {
+Expected<void> read_turn(const Json& body, ValidRequest& out) {
   constexpr int64_t kMin = std::numeric_limits<int32_t>::min();
   constexpr int64_t kMax = std::numeric_limits<int32_t>::max();
   SLUICE_TRY(const auto priority, read_integer(body, "priority", kMin, kMax));
   SLUICE_TRY(const auto max_wait, read_integer(body, "max_queue_wait_ms", 1, kMax));
-  return Turn{static_cast<int32_t>(priority.value_or(0)),
-              static_cast<int32_t>(max_wait.value_or(0))};
+  out.priority = static_cast<int32_t>(priority.value_or(0));
+  out.max_queue_wait_ms = static_cast<int32_t>(max_wait.value_or(0));
+  return {};
 }
-
-// What a request says of how its KV is cached.
-struct Caching {
-  uint64_t salt = 0;
-  bool keeps_prompt = false;
-};
 
 // `cache_salt` sets requests apart from others of the same tenant: a digest, so that no salt leads
 // to what another tenant has.
@@ -320,18 +305,18 @@ Expected<uint64_t> read_cache_salt(const ValidationContext& context, const Json&
 
 namespace {
 
-Expected<Caching> read_caching(const ValidationContext& context, const Json& body) {
-  Caching caching;
-  SLUICE_TRY(caching.salt, read_cache_salt(context, body));
+// What a request says of how its KV is cached.
+Expected<void> read_caching(const ValidationContext& context, const Json& body, ValidRequest& out) {
+  SLUICE_TRY(out.tenant_salt, read_cache_salt(context, body));
   if (const Json* retention = find_field(body, "prompt_cache_retention")) {
     if (*retention != "in_memory" && *retention != "in-memory" && *retention != "24h") {
       return invalid("prompt_cache_retention must be one of in_memory, 24h, got " +
                          show_value(*retention) + ".",
                      "prompt_cache_retention");
     }
-    caching.keeps_prompt = *retention == "24h";
+    out.keeps_prompt = *retention == "24h";
   }
-  return caching;
+  return {};
 }
 
 // The prompt of a chat, and how its answer is read. `sampling` gets its limit of reasoning.
@@ -366,14 +351,11 @@ Expected<std::vector<std::vector<TokenId>>> read_chat(const ValidationContext& c
   return prompts;
 }
 
+// `common`: what is the same in all requests of the body.
 Expected<void> add_requests(const ValidationContext& context,
-                            const SamplingParams& sampling,
-                            const std::shared_ptr<const GrammarSpec>& grammar,
+                            const ValidRequest& common,
                             std::optional<int32_t> limit,
-                            const Turn& turn,
-                            const Caching& caching,
-                            const Speculation& speculation,
-                            std::vector<std::vector<TokenId>> prompts,
+                            const std::vector<std::vector<TokenId>>& prompts,
                             GenerationRequest& out) {
   const int64_t total = static_cast<int64_t>(prompts.size()) * out.num_choices;
   if (total > context.config.max_num_queued_reqs) {
@@ -383,22 +365,13 @@ Expected<void> add_requests(const ValidationContext& context,
                    "n");
   }
   for (const auto& prompt : prompts) {
-    ValidRequest request;
-    request.sampling = sampling;
-    request.grammar = grammar;
+    ValidRequest request = common;
     SLUICE_TRY(request.sampling.max_tokens,
                resolve_max_tokens(context, limit, static_cast<int64_t>(prompt.size()), out));
     SLUICE_TRY_VOID(validate(request.sampling));
     request.prompt = prompt;
-    request.tenant_salt = caching.salt;
-    request.keeps_prompt = caching.keeps_prompt;
-    request.speculative = speculation.speculative;
-    request.prediction = speculation.prediction;
-    request.priority = turn.priority;
-    request.max_queue_wait_ms = turn.max_wait_ms;
-    request.arrival = context.arrival;
     for (int32_t k = 0; k < out.num_choices; ++k) {
-      request.sampling.seed = choice_seed(sampling.seed, static_cast<uint64_t>(k));
+      request.sampling.seed = choice_seed(common.sampling.seed, static_cast<uint64_t>(k));
       // What is not echoed is answered once for each prompt.
       if (k > 0 && out.num_echoed_logprobs < 0) request.sampling.num_prompt_logprobs = -1;
       out.requests.push_back(request);
@@ -515,11 +488,14 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
   SLUICE_TRY(out.skip_special_tokens, read_bool(body, "skip_special_tokens", true));
   SLUICE_TRY(out.return_token_ids, read_bool(body, "return_token_ids", false));
   SLUICE_TRY_VOID(read_num_choices(context, body, out));
-  SLUICE_TRY(const Turn turn, read_turn(body));
-  SLUICE_TRY(const Caching caching, read_caching(context, body));
-  SLUICE_TRY(const Speculation speculation, read_speculation(context, body));
+  ValidRequest common;
+  common.arrival = context.arrival;
+  SLUICE_TRY_VOID(read_turn(body, common));
+  SLUICE_TRY_VOID(read_caching(context, body, common));
+  SLUICE_TRY_VOID(read_speculation(context, body, common));
   out.has_prediction = find_field(body, "prediction") != nullptr;
-  SLUICE_TRY(SamplingParams sampling, read_sampling(context, body));
+  SLUICE_TRY(common.sampling, read_sampling(context, body));
+  SamplingParams& sampling = common.sampling;
   SLUICE_TRY_VOID(read_logprobs(context, body, endpoint, sampling));
   out.wants_logprobs = sampling.num_logprobs >= 0;
   SLUICE_TRY_VOID(check_token_names(body, out));
@@ -535,10 +511,8 @@ Expected<GenerationRequest> validate_parameters(const ValidationContext& context
                                          : completion_prompts(context, body));
   SLUICE_TRY(const auto is_cut, truncate_prompts(context, body, limit.value_or(1), prompts));
   SLUICE_TRY_VOID(read_prompt_output(context, body, prompts, is_cut, sampling, out));
-  std::shared_ptr<const GrammarSpec> shared;
-  if (grammar.is_set()) shared = std::make_shared<const GrammarSpec>(std::move(grammar));
-  SLUICE_TRY_VOID(add_requests(
-      context, sampling, shared, limit, turn, caching, speculation, std::move(prompts), out));
+  if (grammar.is_set()) common.grammar = std::make_shared<const GrammarSpec>(std::move(grammar));
+  SLUICE_TRY_VOID(add_requests(context, common, limit, prompts, out));
   SLUICE_TRY_VOID(add_handoffs(context, body, out));
   return out;
 }
