@@ -195,7 +195,7 @@ void StepExecutor::add_inputs(StepWork& work, SampledRequest& request) {
   SlotState& state = slot(request.slot);
   CHECK(state.is_of(request.id));
   request.record = state.record;
-  const bool reads = reads_history(*state.record);
+  const bool reads = reads_tokens(*state.record);
   const auto num_before = static_cast<size_t>(request.num_tokens_before);
   const TokenSequence tokens = reads ? add_drafts(state, request) : TokenSequence{};
   for (size_t i = 0; i < request.num_rows(); ++i) {
@@ -303,7 +303,7 @@ void StepExecutor::note_chosen(SampledRequest& request, const StepWork& work) {
   if (!state.is_of(request.id)) return;
   const size_t num_tokens = std::max(request.num_tokens, size_t{1});
   state.num_rejected = static_cast<int32_t>(request.num_rows() - num_tokens);
-  if (!reads_history(*state.record)) return;
+  if (!reads_tokens(*state.record)) return;
   state.tail.resize(state.tail.size() - request.drafts.size());
   for (const TokenId token : tokens.subspan(request.first_row, num_tokens)) {
     state.tail.push_back(std::max(token, TokenId{0}));  // rows may follow a failed row

@@ -21,9 +21,6 @@ struct BegunRequest {
   std::shared_ptr<const RequestRecord> record;
 };
 
-// Whether a choice of the request's tokens depends on earlier tokens other than through the logits.
-[[nodiscard]] bool reads_history(const RequestRecord& request);
-
 struct StepOrder {
   SchedulerOutput decision;
   std::vector<BegunRequest> begun;   // applied before the step

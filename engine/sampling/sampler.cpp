@@ -36,6 +36,10 @@ bool reads_tokens(const SamplingParams& params) {
          params.reasoning_limit.is_set();
 }
 
+bool reads_tokens(const RequestRecord& request) {
+  return request.grammar != nullptr || reads_tokens(request.sampling);
+}
+
 Sampler::Sampler(int32_t vocab_size,
                  int32_t max_rows,
                  int32_t max_logprobs,

@@ -17,6 +17,7 @@
 #include "engine/core/types.h"
 #include "engine/sampling/grammar/grammar_state.h"
 #include "engine/sampling/logit_edits.h"
+#include "engine/sampling/request_record.h"
 #include "kernels/device.h"
 #include "kernels/sampling.h"
 
@@ -39,6 +40,8 @@ struct SamplerInput {
 
 // Whether the choice depends on earlier tokens other than through the logits.
 bool reads_tokens(const SamplingParams& params);
+// Likewise for all that the request asks: a grammar reads tokens too.
+bool reads_tokens(const RequestRecord& request);
 
 struct SamplerResult {
   TokenId token = kInvalidToken;

@@ -66,7 +66,7 @@ TEST_F(StepOrdersTest, BringEachRequestOnceAlsoWhereItIsPreempted) {
       const RequestRecord& record = *begun.record;
       EXPECT_EQ(record.num_prompt_tokens, 20);
       EXPECT_EQ(record.num_given, 1);
-      EXPECT_EQ(reads_history(record), record.id == RequestId(2));
+      EXPECT_EQ(reads_tokens(record), record.id == RequestId(2));
       EXPECT_EQ(record.log.tokens().data(), scheduler_.find(record.id)->tokens().data());
       const auto item =
           std::ranges::find(order.decision.scheduled, record.id, &ScheduledRequest::id);
