@@ -40,6 +40,14 @@ struct LocalEngine::Core {
     int64_t work_started = 0;  // work that left the queue
   };
 
+  // What the step that retires means for its requests; storage that is used again.
+  struct Outcome {
+    std::vector<StepResult> results;
+    std::vector<RequestId> finished;  // got their last tokens
+    std::vector<RequestId> failed;    // their prompt or the whole step failed
+    std::vector<RequestId> aborted;
+  };
+
   Core(LocalEngine& owner,
        const Config& config,
        const SpecConfig& speculation,
@@ -71,7 +79,6 @@ struct LocalEngine::Core {
   bool must_restart(const Request& request, uint64_t check, TokenId token);
   void retire_handoffs(const SchedulerOutput& output);
   void release_ended();
-  void record(const SchedulerOutput& output, StepRecord& step) const;
   bool step();
   bool launch();
   void retire();
@@ -84,7 +91,6 @@ struct LocalEngine::Core {
 
   LocalEngine& engine;
   std::unique_ptr<ModelRunner> runner;
-  KvEventPublisher* events = nullptr;  // owned by the engine
   KvCacheManager kv;
   Scheduler scheduler;
   RequestTable requests;
@@ -97,16 +103,13 @@ struct LocalEngine::Core {
   std::vector<std::unique_ptr<Holder>> holders;  // in the order in which requests pass them
   std::vector<Holder::Released> released;        // scratch
   std::vector<KvTransferReport> transfers;       // scratch: ended transfers
-  std::vector<RequestId> finished;               // this step: requests that got their last tokens
+  Outcome outcome;
   StepLog steps;
   EngineStats counters;
   std::vector<Command> commands;  // scratch
   bool stopping = false;
   bool waits_for_blocks = false;  // the last step found none, and none could be given back
   bool has_lost_rank = false;
-  std::vector<RequestId> failed;  // this step: requests whose prompt or whole step failed
-  std::vector<StepResult> results;
-  std::vector<RequestId> aborted;
   std::vector<int32_t> ended;  // scratch: slots
 };
 

@@ -87,7 +87,7 @@ void LocalEngine::Core::retire_handoffs(const SchedulerOutput& output) {
     if (request != nullptr) handoff->computed(item.id, request->num_computed_tokens, now);
   }
   handoff->retire(now);
-  for (const RequestId id : finished) handoff->end(id, now);
+  for (const RequestId id : outcome.finished) handoff->end(id, now);
 }
 
 }  // namespace sluice

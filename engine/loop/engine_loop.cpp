@@ -29,6 +29,21 @@ Ending ending_of(const StepWork& work, bool grammar_failed = false) {
   return {.reason = FinishReason::kError, .error = error};
 }
 
+// Records what the scheduler has decided; the times follow during the step.
+void record(const SchedulerOutput& output, StepRecord& step) {
+  step.predicted_ms = output.predicted_ms;
+  step.num_tokens = output.total_tokens;
+  step.num_prefill_tokens = output.num_prefill_tokens;
+  step.num_preempted = static_cast<int32_t>(output.preempted.size());
+  for (const ScheduledRequest& item : output.scheduled) {
+    step.items.push_back({.id = item.id,
+                          .position = item.num_computed_tokens,
+                          .num_tokens = item.num_scheduled_tokens,
+                          .samples = !item.chosen.empty(),
+                          .num_drafts = item.num_draft_tokens});
+  }
+}
+
 }  // namespace
 
 void LocalEngine::Core::run() {
@@ -49,7 +64,7 @@ void LocalEngine::Core::run() {
       release_ended();
       engine.last_progress_ns_ = now_ns();
       publish_stats();
-      if (events) events->end_step();  // publishes what tiers have written since
+      if (engine.events_) engine.events_->end_step();  // publishes what tiers have written since
       rest(has_rested);
     }
   }
@@ -92,21 +107,6 @@ void LocalEngine::Core::release_ended() {
   if (!ended.empty()) executor->release(ended);
 }
 
-// Records what the scheduler has decided; the times follow during the step.
-void LocalEngine::Core::record(const SchedulerOutput& output, StepRecord& step) const {
-  step.predicted_ms = output.predicted_ms;
-  step.num_tokens = output.total_tokens;
-  step.num_prefill_tokens = output.num_prefill_tokens;
-  step.num_preempted = static_cast<int32_t>(output.preempted.size());
-  for (const ScheduledRequest& item : output.scheduled) {
-    step.items.push_back({.id = item.id,
-                          .position = item.num_computed_tokens,
-                          .num_tokens = item.num_scheduled_tokens,
-                          .samples = !item.chosen.empty(),
-                          .num_drafts = item.num_draft_tokens});
-  }
-}
-
 // Restores preempted requests from the store, where it has something worth reading.
 void LocalEngine::Core::restore_preempted(const SchedulerOutput& output) {
   for (const RequestId id : output.restoring) {
@@ -130,7 +130,7 @@ bool LocalEngine::Core::step() {
     retire();
     retires = true;
   }
-  if (events) events->end_step();
+  if (engine.events_) engine.events_->end_step();
   // A client that has seen a request's end finds it counted.
   publish_stats();
   requests.flush();
@@ -206,7 +206,11 @@ void LocalEngine::Core::note_failed_rank() {
 // Publishes the results of requests that have not ended while the step was in flight.
 void LocalEngine::Core::add_results(StepWork& work) {
   const Clock::time_point now = Clock::now();
+  auto& [results, finished, failed, aborted] = outcome;
+  results.clear();
+  finished.clear();
   failed.clear();
+  aborted.clear();
   if (work.has_failed) {
     note_failed_rank();
     for (const ScheduledRequest& item : work.order.decision.scheduled) {
@@ -220,8 +224,6 @@ void LocalEngine::Core::add_results(StepWork& work) {
     requests.add_prompt_logprobs(prompt.id, std::move(prompt.logprobs));
   }
   if (!work.has_failed) add_pooled(work);
-  results.clear();
-  finished.clear();
   for (const SampledRequest& sampled : work.requests) {
     const RequestId id = sampled.id;
     const bool has_failed = std::ranges::find(failed, id) != failed.end();
@@ -268,22 +270,20 @@ void LocalEngine::Core::add_pooled(StepWork& work) {
   }
   if (work.pooled.empty()) return;
   std::erase_if(work.pooled, [this](RequestId id) { return requests.find(id) == nullptr; });
-  requests.end_pooled(work.pooled, *engine.info_.pooling, engine.pooled_layers_, counters, failed);
+  requests.end_pooled(
+      work.pooled, *engine.info_.pooling, engine.pooled_layers_, counters, outcome.failed);
 }
 
 void LocalEngine::Core::commit(StepWork& work) {
   const SchedulerOutput& output = work.order.decision;
   const double seconds = seconds_between(work.started, work.sampled);
-  aborted.clear();
-  if (store) {
-    store->save(output, scheduler, results, failed);
-  }
-  scheduler.update(output, results, 1e3 * seconds, aborted);
-  for (const RequestId id : finished) drafting->end(id);
-  for (const RequestId id : aborted) {
+  if (store) store->save(output, scheduler, outcome.results, outcome.failed);
+  scheduler.update(output, outcome.results, 1e3 * seconds, outcome.aborted);
+  for (const RequestId id : outcome.finished) drafting->end(id);
+  for (const RequestId id : outcome.aborted) {
     end_request(id, {.reason = FinishReason::kAbort});
   }
-  for (const RequestId id : failed) {  // requests that did not sample
+  for (const RequestId id : outcome.failed) {  // requests that did not sample
     scheduler.abort(id);
     end_request(id, ending_of(work));
   }

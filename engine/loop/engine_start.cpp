@@ -126,8 +126,8 @@ LocalEngine::Core::Core(LocalEngine& owner,
   }
   const auto max_seqs = static_cast<size_t>(config.max_num_seqs);
   notes.reserve(static_cast<size_t>(executor->depth()) + 1);
-  results.reserve(max_seqs);
-  aborted.reserve(max_seqs);
+  outcome.results.reserve(max_seqs);
+  outcome.aborted.reserve(max_seqs);
 }
 
 LocalEngine::Core::~Core() = default;
@@ -265,7 +265,6 @@ Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& op
   if (events.is_enabled) {
     SLUICE_TRY(events_,
                KvEventPublisher::create(events, config_.block_size, core_->runner->kv_groups()));
-    core_->events = events_.get();
     core_->kv.set_event_sink(*events_);
   }
   core_->holders.push_back(make_grammar_holder(core_->requests));
@@ -276,7 +275,7 @@ Expected<void> LocalEngine::load(const RankGroups& groups, const OpenKvPeers& op
                                    info_.system_fingerprint,
                                    core_->runner->kv_storage(),
                                    core_->kv,
-                                   core_->events,
+                                   events_.get(),
                                    [this] { inbox_.push_urgent(WakeCommand{}); }));
     core_->holders.push_back(make_store_holder(*core_->store, core_->scheduler));
   }
