@@ -14,7 +14,7 @@
 #include "engine/draft/draft_choice.h"
 #include "engine/draft/draft_memory.h"
 #include "engine/draft/head_rows.h"
-#include "engine/models/model.h"
+#include "engine/models/model_spec.h"
 #include "engine/spec/spec_config.h"
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/weights/checkpoint.h"

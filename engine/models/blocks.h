@@ -12,7 +12,7 @@
 
 #include "engine/core/status.h"
 #include "engine/core/types.h"
-#include "engine/models/model.h"
+#include "engine/models/model_config.h"
 #include "engine/weights/weight_store.h"
 #include "kernels/gemm.h"
 #include "kernels/row_steps.h"

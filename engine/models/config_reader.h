@@ -6,7 +6,7 @@
 #include <array>
 #include <string_view>
 
-#include "engine/models/model.h"
+#include "engine/models/model_config.h"
 #include "engine/weights/checkpoint.h"
 
 namespace sluice {

@@ -5,7 +5,7 @@
 
 #include <memory>
 
-#include "engine/models/model.h"
+#include "engine/models/model_spec.h"
 
 namespace sluice {
 

@@ -10,7 +10,7 @@
 
 #include "engine/models/blocks.h"
 #include "engine/models/halves.h"
-#include "engine/models/model.h"
+#include "engine/models/model_spec.h"
 #include "engine/weights/weight_store.h"
 #include "kernels/row_steps.h"
 

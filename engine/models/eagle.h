@@ -5,7 +5,7 @@
 // result. The target's output layer reads the result.
 #pragma once
 
-#include "engine/models/model.h"
+#include "engine/models/model_spec.h"
 
 namespace sluice {
 

@@ -6,7 +6,7 @@
 // than the target (Checkpoint::id_offsets).
 #pragma once
 
-#include "engine/models/model.h"
+#include "engine/models/model_spec.h"
 
 namespace sluice {
 

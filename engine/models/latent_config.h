@@ -2,7 +2,7 @@
 // What families of latent attention share.
 #pragma once
 
-#include "engine/models/model.h"
+#include "engine/models/model_config.h"
 #include "engine/weights/checkpoint.h"
 
 namespace sluice {

@@ -14,7 +14,7 @@
 
 #include "engine/models/decoder_layer.h"
 #include "engine/models/layer_inputs.h"
-#include "engine/models/model.h"
+#include "engine/models/model_spec.h"
 #include "kernels/row_steps.h"
 
 namespace sluice {

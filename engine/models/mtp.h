@@ -11,7 +11,7 @@
 #include <string>
 
 #include "engine/core/status.h"
-#include "engine/models/model.h"
+#include "engine/models/model_spec.h"
 
 namespace sluice {
 

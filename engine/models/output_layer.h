@@ -7,7 +7,7 @@
 #include <vector>
 
 #include "engine/models/blocks.h"
-#include "engine/models/model.h"
+#include "engine/models/model_spec.h"
 
 namespace sluice {
 

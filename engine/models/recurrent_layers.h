@@ -2,7 +2,7 @@
 // Reads what families with recurrent layers share.
 #pragma once
 
-#include "engine/models/model.h"
+#include "engine/models/model_config.h"
 #include "engine/weights/checkpoint.h"
 
 namespace sluice {

@@ -3,7 +3,7 @@
 #include <array>
 #include <vector>
 
-#include "engine/models/model.h"
+#include "engine/models/model_spec.h"
 #include "engine/models/refusal.h"
 #include "engine/weights/checkpoint.h"
 

@@ -5,7 +5,7 @@
 #include <cstdint>
 
 #include "engine/core/status.h"
-#include "engine/models/model.h"
+#include "engine/models/model_spec.h"
 
 namespace sluice {
 

@@ -5,9 +5,11 @@
 #include <vector>
 
 #include "engine/core/status.h"
-#include "engine/models/model.h"
+#include "engine/models/model_config.h"
 
 namespace sluice {
+
+class WeightStore;
 
 // Takes the factors that GGUF files have as tensors. kDataLoss: a factor out of range.
 Expected<void> take_rope_factors(WeightStore& weights, ModelConfig& config);

@@ -7,7 +7,7 @@
 #include <string>
 
 #include "engine/core/config.h"
-#include "engine/models/model.h"
+#include "engine/models/model_config.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/pooling_files.h"

@@ -15,7 +15,7 @@
 #include "engine/core/status.h"
 #include "engine/core/types.h"
 #include "engine/draft/draft_plan.h"
-#include "engine/models/model.h"
+#include "engine/models/model_spec.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/rank/input_batch.h"
 #include "engine/sampling/device_sampling.h"

@@ -4,7 +4,7 @@
 
 #include <string>
 
-#include "engine/models/model.h"
+#include "engine/models/model_config.h"
 
 namespace sluice {
 

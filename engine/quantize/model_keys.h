@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/models/model.h"
+#include "engine/models/model_spec.h"
 #include "engine/quantize/gguf_metadata.h"
 #include "engine/weights/checkpoint.h"
 

@@ -7,7 +7,7 @@
 #include <optional>
 #include <utility>
 
-#include "engine/models/model.h"
+#include "engine/models/model_spec.h"
 #include "engine/quantize/config_difference.h"
 #include "engine/quantize/expert_sources.h"
 #include "engine/quantize/model_keys.h"

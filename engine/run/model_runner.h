@@ -16,7 +16,7 @@
 #include "engine/core/numa.h"
 #include "engine/core/status.h"
 #include "engine/draft/draft_model.h"
-#include "engine/models/model.h"
+#include "engine/models/model_config.h"
 #include "engine/parallel/parallel.h"
 #include "engine/plan/memory_plan.h"
 #include "engine/plan/model_plan.h"

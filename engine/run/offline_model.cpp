@@ -4,6 +4,8 @@
 #include <algorithm>
 #include <numeric>
 
+#include "engine/models/model_spec.h"
+
 namespace sluice {
 namespace {
 

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/models/model.h"
+#include "engine/models/model_spec.h"
 #include "engine/quantize/hf_vocabulary.h"
 #include "engine/tokenizer/files/hf_tokenizer.h"
 #include "engine/tokenizer/files/pretokenizer_names.h"

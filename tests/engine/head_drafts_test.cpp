@@ -12,7 +12,7 @@
 
 #include "engine/core/aligned_buffer.h"
 #include "engine/draft/draft_model.h"
-#include "engine/models/model.h"
+#include "engine/models/model_spec.h"
 #include "engine/plan/model_plan.h"
 #include "engine/weights/weight_store.h"
 #include "kvcache/store/kv_storage.h"

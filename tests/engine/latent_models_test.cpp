@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/core/config.h"
-#include "engine/models/model.h"
+#include "engine/models/model_spec.h"
 #include "engine/plan/model_plan.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/weight_store.h"

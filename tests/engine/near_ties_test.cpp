@@ -15,7 +15,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/models/model.h"
+#include "engine/models/model_spec.h"
 #include "engine/weights/checkpoint.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/golden_models.h"

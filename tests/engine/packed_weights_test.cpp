@@ -15,7 +15,7 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
-#include "engine/models/model.h"
+#include "engine/models/model_spec.h"
 #include "engine/weights/weight_store.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/golden_models.h"

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/core/log.h"
-#include "engine/models/model.h"
+#include "engine/models/model_spec.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/generation_defaults.h"
 #include "engine/weights/hf_config.h"

@@ -4,6 +4,7 @@
 #include <fstream>
 #include <memory>
 
+#include "engine/models/model_spec.h"
 #include "engine/weights/checkpoint.h"
 #include "tests/support/golden_folder.h"
 #include "tests/support/golden_models.h"

@@ -6,7 +6,7 @@
 #include <string>
 
 #include "engine/core/status.h"
-#include "engine/models/model.h"
+#include "engine/models/model_config.h"
 #include "tests/support/temporary_folder.h"
 
 namespace sluice::testing {
