@@ -49,7 +49,7 @@ Scheduler::~Scheduler() = default;
 
 // --- Arrival and departure -------------------------------------------------------------------
 
-Expected<void> Scheduler::add(Request request) {
+Expected<int32_t> Scheduler::add(Request request) {
   Impl& m = *impl_;
   if (request.num_prompt_tokens < 1) {
     return make_error(ErrorCode::kInvalidArgument, "the prompt is empty", "prompt");
@@ -101,7 +101,7 @@ Expected<void> Scheduler::add(Request request) {
   m.entry_of.insert(r.id, index);
   m.queue(index);
   if (r.deadline_ms != kNoDeadline) m.deadlines.push({r.deadline_ms, r.arrival_order}, index);
-  return {};
+  return index;
 }
 
 bool Scheduler::abort(RequestId id) {

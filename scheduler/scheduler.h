@@ -56,9 +56,9 @@ class Scheduler {
   Scheduler(const Scheduler&) = delete;
   Scheduler& operator=(const Scheduler&) = delete;
 
-  // kResourceExhausted: queue full. kInvalidArgument: could never run (longer than max_model_len or
-  // than the whole cache).
-  [[nodiscard]] Expected<void> add(Request request);
+  // Returns the request's slot (num_slots()). kResourceExhausted: queue full. kInvalidArgument:
+  // could never run (longer than max_model_len or than the whole cache).
+  [[nodiscard]] Expected<int32_t> add(Request request);
 
   // True when the request is removed at once; false when it is in flight (it ends at update(), its
   // blocks stay until then) or unknown.

@@ -110,10 +110,10 @@ void LocalEngine::Core::advance_holders() {
 }
 
 void LocalEngine::Core::add_to_scheduler(RequestState& state) {
-  const Expected<void> status = scheduler.add(std::move(*state.request));
+  const Expected<int32_t> slot = scheduler.add(std::move(*state.request));
   state.request.reset();
-  if (!status) {
-    const Error& error = status.error();
+  if (!slot) {
+    const Error& error = slot.error();
     end_request(state.record->id,
                 {.reason = FinishReason::kError,
                  .error = error.message,
@@ -122,6 +122,7 @@ void LocalEngine::Core::add_to_scheduler(RequestState& state) {
                  .param = error.param});
     return;
   }
+  state.record->slot = *slot;
   counters.prompt_length.observe(kLengthBounds, state.record->num_prompt_tokens);
   drafting->begin(state.record);
 }

@@ -42,8 +42,8 @@ struct RequestState {
   // Takes a request over from its front end, on any thread. `max_model_len` bounds its tokens.
   RequestState(RequestId id, ValidRequest&& valid, OutputSink& sink, int32_t max_model_len);
 
-  // Changed only while `request` is set: the grammar is compiled, another worker takes part, that
-  // worker's seed applies.
+  // Complete when the scheduler has the request; until then the grammar is compiled, another worker
+  // takes part, that worker's seed applies.
   std::shared_ptr<RequestRecord> record;
   std::optional<Request> request;                         // until the scheduler has it
   std::shared_ptr<const PendingGrammar> pending_grammar;  // null: none

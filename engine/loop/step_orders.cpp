@@ -14,7 +14,7 @@ void StepOrders::write(const SchedulerOutput& decision,
     RequestId& begun = begun_[static_cast<size_t>(item.slot)];
     if (begun == item.id && std::erase(restarted_, item.id) == 0) continue;
     begun = item.id;
-    order.begun.push_back({.slot = item.slot, .record = requests.find(item.id)->record});
+    order.begun.push_back(requests.find(item.id)->record);
   }
 }
 

@@ -171,9 +171,9 @@ void StepExecutor::finish_rows_of(std::span<const int32_t> ended_slots, uint64_t
 
 void StepExecutor::take_requests(StepOrder& order) {
   for (const int32_t ended : order.ended_slots) slot(ended) = {};
-  for (BegunRequest& begun : order.begun) {
-    SlotState& state = slot(begun.slot);
-    state = {.record = std::move(begun.record), .grammar = {}, .tail = {}};
+  for (std::shared_ptr<const RequestRecord>& begun : order.begun) {
+    SlotState& state = slot(begun->slot);
+    state = {.record = std::move(begun), .grammar = {}, .tail = {}};
     if (state.record->grammar != nullptr) state.grammar.emplace(state.record->grammar);
   }
 }

@@ -14,16 +14,11 @@
 
 namespace sluice {
 
-// A request whose rows begin with this step; later decisions name it by its slot.
-struct BegunRequest {
-  int32_t slot = 0;
-  // The tokens before the first chosen row are committed when the step runs.
-  std::shared_ptr<const RequestRecord> record;
-};
-
 struct StepOrder {
   SchedulerOutput decision;
-  std::vector<BegunRequest> begun;   // applied before the step
+  // Requests whose rows begin with this step, applied before it; later decisions name them by their
+  // slots. The tokens before the first chosen row are committed when the step runs.
+  std::vector<std::shared_ptr<const RequestRecord>> begun;
   std::vector<int32_t> ended_slots;  // requests without more rows; applied before `begun`
 };
 

@@ -20,6 +20,7 @@ namespace sluice {
 
 struct RequestRecord {
   RequestId id = {};
+  int32_t slot = -1;  // the scheduler's, from Scheduler::add on
   TokenLog log = {};
   int32_t num_prompt_tokens = 0;
   int32_t num_given = 0;  // answer tokens that another worker gave before

@@ -185,13 +185,12 @@ TEST_P(Orders, AreLetGoOfWhereNoneFollows) {
     StepOrder order = order_of(RequestId(1), 0, requests_[0].prompt);
     const int32_t end = order.decision.scheduled.front().end();
     order.decision.scheduled.front().chosen = {end - 1, end};
-    BegunRequest& request = order.begun.emplace_back(begun(RequestId(1), requests_[0]));
-    RequestRecord constrained = *request.record;
+    RequestRecord constrained = *begun(RequestId(1), requests_[0]);
     constrained.grammar = std::make_shared<const BoundGrammar>(
         BoundGrammar{.grammar = std::make_shared<FreeGrammar>()});
     grammar = constrained.grammar->grammar;
-    request.record = std::make_shared<const RequestRecord>(std::move(constrained));
-    record = request.record;
+    order.begun.push_back(std::make_shared<const RequestRecord>(std::move(constrained)));
+    record = order.begun.front();
     rig.submit(order);
   }
   EXPECT_EQ(executor.retire().requests.front().num_tokens, 1U);

@@ -26,7 +26,9 @@ class StepOrdersTest : public ::testing::Test {
     if (has_penalty) request.sampling.presence_penalty = 0.5F;
     const RequestState& state =
         requests_.add(RequestState(RequestId(id), std::move(request), sink_, 128));
-    ASSERT_TRUE(scheduler_.add(*state.request).has_value());
+    const Expected<int32_t> slot = scheduler_.add(*state.request);
+    ASSERT_TRUE(slot.has_value());
+    state.record->slot = *slot;
   }
 
   // Runs a step that chooses token 9 for all requests.
@@ -62,8 +64,8 @@ TEST_F(StepOrdersTest, BringEachRequestOnceAlsoWhereItIsPreempted) {
     const StepOrder& order = step();
     ASSERT_EQ(order.begun.size(), 2U);
     EXPECT_TRUE(order.ended_slots.empty());
-    for (const BegunRequest& begun : order.begun) {
-      const RequestRecord& record = *begun.record;
+    for (const auto& begun : order.begun) {
+      const RequestRecord& record = *begun;
       EXPECT_EQ(record.num_prompt_tokens, 20);
       EXPECT_EQ(record.num_given, 1);
       EXPECT_EQ(reads_tokens(record), record.id == RequestId(2));
@@ -71,7 +73,7 @@ TEST_F(StepOrdersTest, BringEachRequestOnceAlsoWhereItIsPreempted) {
       const auto item =
           std::ranges::find(order.decision.scheduled, record.id, &ScheduledRequest::id);
       ASSERT_NE(item, order.decision.scheduled.end());
-      EXPECT_EQ(item->slot, begun.slot);
+      EXPECT_EQ(item->slot, record.slot);
     }
   }
   int num_preempted = 0;
@@ -86,20 +88,20 @@ TEST_F(StepOrdersTest, BringEachRequestOnceAlsoWhereItIsPreempted) {
 
 TEST_F(StepOrdersTest, SayWhichSlotsAreFree) {
   add(1, false);
-  const int32_t slot = step().begun.front().slot;
+  const int32_t slot = step().begun.front()->slot;
   step({1});
   add(2, true);
   const StepOrder& order = step();
   ASSERT_EQ(order.ended_slots, std::vector<int32_t>{slot});
   ASSERT_EQ(order.begun.size(), 1U);
-  EXPECT_EQ(order.begun.front().record->id, RequestId(2));
+  EXPECT_EQ(order.begun.front()->id, RequestId(2));
   EXPECT_TRUE(step().ended_slots.empty());
 }
 
 // An idle engine has no next order.
 TEST_F(StepOrdersTest, TheSlotsOfTheLastOnesThatEndedAreTakenWithoutAnOrder) {
   add(1, false);
-  const int32_t slot = step().begun.front().slot;
+  const int32_t slot = step().begun.front()->slot;
   std::vector<int32_t> slots;
   orders_.take_ended(requests_, slots);
   EXPECT_TRUE(slots.empty());

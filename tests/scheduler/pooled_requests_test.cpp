@@ -11,7 +11,7 @@ namespace {
 
 class PooledRequests : public SchedulerTest {
  protected:
-  Expected<void> add_pooled(uint64_t id, PooledRows rows, int32_t num_tokens = 40) {
+  Expected<int32_t> add_pooled(uint64_t id, PooledRows rows, int32_t num_tokens = 40) {
     Request request =
         testing::new_request(id, std::vector<TokenId>(static_cast<size_t>(num_tokens), 7), 1);
     request.pooled = rows;

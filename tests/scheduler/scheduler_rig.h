@@ -41,7 +41,7 @@ class SchedulerTest : public ::testing::Test {
   }
 
   // Adds a request whose prompt shares no prefix with others.
-  Expected<void> add(uint64_t id, int32_t num_tokens, int32_t max_tokens, int32_t priority = 0) {
+  Expected<int32_t> add(uint64_t id, int32_t num_tokens, int32_t max_tokens, int32_t priority = 0) {
     std::vector<TokenId> prompt(static_cast<size_t>(num_tokens), static_cast<TokenId>(id));
     Request request = testing::new_request(id, std::move(prompt), max_tokens);
     request.priority = priority;
@@ -55,11 +55,11 @@ class SchedulerTest : public ::testing::Test {
   }
 
   // Adds a request of a tenant at the current time.
-  Expected<void> add_of(uint64_t tenant,
-                        uint64_t id,
-                        int32_t num_tokens,
-                        int32_t priority = 0,
-                        int32_t max_tokens = 1) {
+  Expected<int32_t> add_of(uint64_t tenant,
+                           uint64_t id,
+                           int32_t num_tokens,
+                           int32_t priority = 0,
+                           int32_t max_tokens = 1) {
     std::vector<TokenId> prompt(static_cast<size_t>(num_tokens), static_cast<TokenId>(id));
     Request request = testing::new_request(id, std::move(prompt), max_tokens);
     request.priority = priority;
@@ -80,7 +80,7 @@ class SchedulerTest : public ::testing::Test {
   }
 
   // Adds a prompt of forty equal tokens.
-  Expected<void> add_sevens(uint64_t id, bool scores_prompt = false) {
+  Expected<int32_t> add_sevens(uint64_t id, bool scores_prompt = false) {
     Request request = testing::new_request(id, std::vector<TokenId>(40, 7), 4);
     request.scores_prompt = scores_prompt;
     return scheduler_->add(std::move(request));

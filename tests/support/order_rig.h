@@ -76,13 +76,13 @@ inline StepOrder choice_of(RequestId id, int32_t begin, const std::vector<TokenI
   return order;
 }
 
-inline BegunRequest begun(RequestId id, const ValidRequest& request) {
-  return {.slot = kOrderSlot,
-          .record = std::make_shared<const RequestRecord>(
-              RequestRecord{.id = id,
-                            .log = TokenLog(request.prompt, request.prompt.size()),
-                            .num_prompt_tokens = static_cast<int32_t>(request.prompt.size()),
-                            .sampling = request.sampling})};
+inline std::shared_ptr<const RequestRecord> begun(RequestId id, const ValidRequest& request) {
+  return std::make_shared<const RequestRecord>(
+      RequestRecord{.id = id,
+                    .slot = kOrderSlot,
+                    .log = TokenLog(request.prompt, request.prompt.size()),
+                    .num_prompt_tokens = static_cast<int32_t>(request.prompt.size()),
+                    .sampling = request.sampling});
 }
 
 // Returns the states of all tokens, computed `piece` rows a step.
