@@ -12,7 +12,6 @@
 #include <vector>
 
 #include "engine/core/config.h"
-#include "engine/core/kv_transfer_report.h"
 #include "engine/core/pooling.h"
 #include "engine/core/types.h"
 #include "engine/handoff/handoff.h"
@@ -66,13 +65,11 @@ struct LocalEngine::Core {
 
   void handle(const WakeCommand&) {}
 
-  void add_to_scheduler(RequestState& state);
   void end_request(RequestId id, const Ending& ending);
   void end_undecided(const SchedulerOutput& output);
   void pass_on(RequestState& state, size_t first);
   void advance_holders();
   void report_transfers();
-  bool give_back_blocks();
   [[nodiscard]] std::chrono::microseconds idle_wait() const;
   void rest(bool& has_rested);
   bool back_ahead();
@@ -101,8 +98,6 @@ struct LocalEngine::Core {
   std::unique_ptr<PrefixStore> store;            // null: no tier below the cache
   std::unique_ptr<Handoff> handoff;              // null: no KV exchange with other workers
   std::vector<std::unique_ptr<Holder>> holders;  // in the order in which requests pass them
-  std::vector<Holder::Released> released;        // scratch
-  std::vector<KvTransferReport> transfers;       // scratch: ended transfers
   Outcome outcome;
   StepLog steps;
   EngineStats counters;
@@ -110,7 +105,6 @@ struct LocalEngine::Core {
   bool stopping = false;
   bool waits_for_blocks = false;  // the last step found none, and none could be given back
   bool has_lost_rank = false;
-  std::vector<int32_t> ended;  // scratch: slots
 };
 
 }  // namespace sluice

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "engine/core/kv_transfer_report.h"
 #include "engine/core/log.h"
 #include "engine/loop/engine_core.h"
 #include "engine/loop/local_engine.h"
@@ -39,6 +40,7 @@ Expected<void> LocalEngine::open_handoff(const HandoffConfig& part, const OpenKv
 }
 
 void LocalEngine::Core::report_transfers() {
+  std::vector<KvTransferReport> transfers;
   handoff->take_reports(transfers);
   if (transfers.empty()) return;
   const std::scoped_lock lock(engine.watcher_mutex_);
@@ -56,12 +58,6 @@ std::chrono::microseconds LocalEngine::Core::idle_wait() const {
   const auto left = std::chrono::duration_cast<std::chrono::microseconds>(*timer - Clock::now());
   return std::clamp(
       left + std::chrono::microseconds(1'000), std::chrono::microseconds(0), kIdleWait);
-}
-
-// The scheduler's requests are starved by what it does not see: blocks that wait for peers, and
-// those that are being read. False: the latter alone.
-bool LocalEngine::Core::give_back_blocks() {
-  return handoff && handoff->give_back_blocks(Clock::now());
 }
 
 // Whether the request must start again: it was computed after another worker's blocks, and that

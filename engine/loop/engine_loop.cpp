@@ -102,7 +102,7 @@ bool LocalEngine::Core::back_ahead() {
 // Releases grammars and tokens of ended requests before the next order would.
 void LocalEngine::Core::release_ended() {
   if (executor->num_in_flight() > 0) return;
-  ended.clear();
+  std::vector<int32_t> ended;  // slots
   orders.take_ended(requests, ended);
   if (!ended.empty()) executor->release(ended);
 }
@@ -146,7 +146,9 @@ bool LocalEngine::Core::launch() {
   for (const RequestId id : output.preempted) ++requests.find(id)->num_preemptions;
   restore_preempted(output);
   end_undecided(output);
-  waits_for_blocks = output.is_starved && !give_back_blocks();
+  // Blocks that the scheduler does not see: they wait for peers, or are being read. The latter come
+  // back by themselves.
+  waits_for_blocks = output.is_starved && !(handoff && handoff->give_back_blocks(Clock::now()));
   if (output.scheduled.empty()) return false;
   const Clock::time_point started = Clock::now();
   StepNote& note = notes.emplace_back();

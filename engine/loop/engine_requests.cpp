@@ -89,27 +89,6 @@ void LocalEngine::Core::pass_on(RequestState& state, size_t first) {
   for (size_t i = first; i < holders.size(); ++i) {
     if (holders[i]->hold(state, Clock::now())) return;
   }
-  add_to_scheduler(state);
-}
-
-// Takes what holders have released. One that goes on may be held by the next holder.
-void LocalEngine::Core::advance_holders() {
-  for (size_t i = 0; i < holders.size(); ++i) {
-    released.clear();
-    holders[i]->advance(Clock::now(), released);
-    for (const Holder::Released& one : released) {
-      if (one.ending) {
-        end_request(one.id, *one.ending);
-      } else {
-        pass_on(*requests.find(one.id), i + 1);
-      }
-    }
-    requests.flush();
-  }
-  if (handoff) report_transfers();
-}
-
-void LocalEngine::Core::add_to_scheduler(RequestState& state) {
   const Expected<int32_t> slot = scheduler.add(std::move(*state.request));
   state.request.reset();
   if (!slot) {
@@ -125,6 +104,23 @@ void LocalEngine::Core::add_to_scheduler(RequestState& state) {
   state.record->slot = *slot;
   counters.prompt_length.observe(kLengthBounds, state.record->num_prompt_tokens);
   drafting->begin(state.record);
+}
+
+// Takes what holders have released. One that goes on may be held by the next holder.
+void LocalEngine::Core::advance_holders() {
+  for (size_t i = 0; i < holders.size(); ++i) {
+    std::vector<Holder::Released> released;
+    holders[i]->advance(Clock::now(), released);
+    for (const Holder::Released& one : released) {
+      if (one.ending) {
+        end_request(one.id, *one.ending);
+      } else {
+        pass_on(*requests.find(one.id), i + 1);
+      }
+    }
+    requests.flush();
+  }
+  if (handoff) report_transfers();
 }
 
 // Ends a request without another token; every such end goes through here, when the scheduler has
