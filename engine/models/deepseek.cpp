@@ -129,6 +129,7 @@ constexpr KeyDefault kYoutuDefaults[] = {
     {"v_head_dim", 128U},
 };
 
+constexpr RopeTypeName kRopeTypeNames[] = {{"deepseek_yarn", "yarn"}};
 constexpr std::string_view kGgufKeys[] = {"expert_weights_norm"};
 
 // The layers in front are dense, and so may all be.
@@ -252,6 +253,7 @@ constexpr ModelSpec spec_of(std::string_view model_type,
                     .model_type = model_type,
                     .class_name = class_name,
                     .defaults = defaults,
+                    .rope_type_names = kRopeTypeNames,
                     .names = kLatentNames,
                     .pairs_rows = true,
                     .pairs_rows_in_gguf = true,

@@ -13,7 +13,7 @@ constexpr KeyDefault kPhi3Defaults[] = {
     {"rms_norm_eps", 1e-5},
 };
 
-constexpr std::string_view kPhi3LongRopeNames[] = {"su", "yarn"};
+constexpr RopeTypeName kPhi3RopeTypeNames[] = {{"su", "longrope"}, {"yarn", "longrope"}};
 
 constexpr TensorName kPhi3Names[] = {
     {"mlp.gate_up_proj", "ffn_up"},
@@ -43,7 +43,7 @@ const ModelSpec kPhi3Spec = {.files = {.gguf = "phi3",
                                        .defaults = kPhi3Defaults,
                                        .layer_types = LayerTypes::kAsTheWindow,
                                        .is_partly_rotated = true,
-                                       .longrope_names = kPhi3LongRopeNames,
+                                       .rope_type_names = kPhi3RopeTypeNames,
                                        .names = kPhi3Names},
                              .configure = configure_phi3,
                              .build = build_decoder};
@@ -56,7 +56,7 @@ const ModelSpec kPhi4MmSpec = {.files = {.gguf = "phi3",
                                          .defaults = kPhi3Defaults,
                                          .layer_types = LayerTypes::kAsTheWindow,
                                          .is_partly_rotated = true,
-                                         .longrope_names = kPhi3LongRopeNames,
+                                         .rope_type_names = kPhi3RopeTypeNames,
                                          .names = kPhi4MmNames},
                                .configure = configure_phi3,
                                .build = build_decoder};

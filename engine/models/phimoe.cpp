@@ -17,7 +17,7 @@ constexpr KeyDefault kPhiMoeDefaults[] = {
     {"num_experts_per_tok", 2U},
 };
 
-constexpr std::string_view kPhiMoeLongRopeNames[] = {"su"};
+constexpr RopeTypeName kPhiMoeRopeTypeNames[] = {{"su", "longrope"}};
 
 constexpr TensorName kPhiMoeNames[] = {
     {"block_sparse_moe.gate", "ffn_gate_inp"},
@@ -76,7 +76,7 @@ const ModelSpec kPhiMoeSpec = {.files = {.gguf = "phimoe",
                                          .class_name = "PhimoeForCausalLM",
                                          .defaults = kPhiMoeDefaults,
                                          .layer_types = LayerTypes::kAsTheWindow,
-                                         .longrope_names = kPhiMoeLongRopeNames,
+                                         .rope_type_names = kPhiMoeRopeTypeNames,
                                          .names = kPhiMoeNames,
                                          .subtracts_mean = true},
                                .configure = configure_phimoe,

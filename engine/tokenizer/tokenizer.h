@@ -4,6 +4,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 #include <string_view>
@@ -22,6 +23,15 @@ enum class TokenType : uint8_t {
   kUserDefined = 4,
   kUnused = 5,
   kByte = 6
+};
+
+// How a vocabulary's texts become tokens.
+enum class TokenizerKind : uint8_t {
+  kByteBpe,    // merges over the characters that stand for bytes
+  kScoredBpe,  // SentencePiece's: of all adjacent pairs the one whose token has the best score
+  kCharBpe,    // merges over characters
+  kUnigram,
+  kWordPiece,
 };
 
 // The vocabulary as a model file states it; engine/weights fills it, create_tokenizer checks it.
@@ -46,6 +56,9 @@ struct Vocabulary {
   bool add_space_prefix = false;
   bool remove_extra_whitespaces = false;  // for unigram models: runs of spaces become one
 };
+
+// Returns the kind that `model` and `pre` name; empty: one that is not supported.
+std::optional<TokenizerKind> tokenizer_kind(const Vocabulary& vocabulary);
 
 // Whether strings such as "<|im_end|>" become their token or stay text. Prompts of completions are
 // parsed; contents of chat messages stay text, see encode_marked().

@@ -33,6 +33,12 @@ struct TensorName {
   std::string_view ours;
 };
 
+// A name of a kind of rope_scaling in config.json, and transformers' name of it.
+struct RopeTypeName {
+  std::string_view stored;
+  std::string_view usual;
+};
+
 // What the layer_types of config.json may say.
 enum class LayerTypes : uint8_t {
   kListed,       // full_attention or sliding_attention for each layer
@@ -69,8 +75,7 @@ struct FileSpec {
   // Kinds of layers differ in heads, widths and rotations, all of which the family reads.
   bool has_unlike_layers = false;
   bool has_value_width = false;  // heads of values may be narrower than those of keys
-  // Former names of LongRoPE in this family's rope_scaling.
-  std::span<const std::string_view> longrope_names = {};
+  std::span<const RopeTypeName> rope_type_names = {};  // those that differ from transformers'
   std::span<const TensorName> names = {};       // in directories, before those of every family
   std::string_view layers_place = "model.layers.";  // in directories; the usual one is read too
   std::span<const TensorName> gguf_names = {};  // in GGUF, where they differ from ours

@@ -407,12 +407,9 @@ Expected<void> take_listed_rotations(const Json& config, Metadata& metadata) {
 void rename_rope_type(const FileSpec& spec, Metadata& metadata) {
   const Expected<std::string> type = metadata.get_string("rope.scaling.type");
   if (!type) return;
-  const auto rename = [&](const char* name) {
-    metadata.set("rope.scaling.type", "rope_scaling.type", std::string(name));
-  };
-  if (*type == "deepseek_yarn") rename("yarn");
-  const auto& early = spec.longrope_names;
-  if (std::ranges::find(early, *type) != early.end()) rename("longrope");
+  const auto row = std::ranges::find(spec.rope_type_names, *type, &RopeTypeName::stored);
+  if (row == spec.rope_type_names.end()) return;
+  metadata.set("rope.scaling.type", "rope_scaling.type", std::string(row->usual));
 }
 
 void take_rope(const Json& config, Metadata& metadata) {

@@ -2,10 +2,12 @@
 #include <algorithm>
 #include <cmath>
 #include <limits>
+#include <optional>
 #include <string>
 #include <string_view>
 
 #include "engine/core/log.h"
+#include "engine/tokenizer/files/pretokenizer_names.h"
 #include "engine/weights/file_spec.h"
 #include "engine/weights/gguf.h"
 #include "engine/weights/gguf_parse.h"
@@ -199,17 +201,6 @@ Expected<TokenId> read_id(const GgufFile& file,
   return kInvalidToken;
 }
 
-// Pre-tokenizers of models whose texts begin with bos, as llama.cpp has them.
-constexpr std::string_view kBeginningPres[] = {"llama-bpe",
-                                               "llama3",
-                                               "llama-v3",
-                                               "falcon3",
-                                               "falcon-h1",
-                                               "pixtral",
-                                               "midm-2.0",
-                                               "lfm2",
-                                               "jina-v5-nano",
-                                               "tekken"};
 constexpr std::string_view kBeginKey = "tokenizer.ggml.bos_token_id";
 constexpr std::string_view kEndKey = "tokenizer.ggml.eos_token_id";
 
@@ -224,21 +215,21 @@ std::string_view id_key(const GgufFile& file,
 // `spec`: the file's family; null: none has it.
 Expected<void> read_special(const GgufFile& file, const FileSpec* spec, Vocabulary& vocabulary) {
   // Absent keys mean the default of the tokenizer's kind.
-  const bool is_bpe = vocabulary.model == "llama";
-  const bool is_unigram = vocabulary.model == "t5";
-  const bool is_bert = vocabulary.model == "bert";
-  const bool begins_by_pre =
-      std::ranges::find(kBeginningPres, vocabulary.pre) != std::end(kBeginningPres);
+  const std::optional<TokenizerKind> kind = tokenizer_kind(vocabulary);
+  const bool is_scored_bpe = kind == TokenizerKind::kScoredBpe;
+  const bool is_unigram = kind == TokenizerKind::kUnigram;
+  const bool is_bert = kind == TokenizerKind::kWordPiece;
   // Files of XLM-R that early converters wrote do not say that texts begin with <s>, whose state is
   // the vector of many. T5 has such vocabularies too.
   const bool is_xlm_roberta = is_unigram && spec != nullptr && spec->is_encoder;
   const bool is_encoder = is_bert || is_xlm_roberta;
-  const bool begins = is_bpe || begins_by_pre || is_encoder || vocabulary.model == "gemma4";
+  const bool begins = is_scored_bpe || kind == TokenizerKind::kCharBpe || is_encoder ||
+                      begins_with_bos(vocabulary.pre);
   SLUICE_TRY(vocabulary.add_bos, file.get_bool_or("tokenizer.ggml.add_bos_token", begins));
   SLUICE_TRY(vocabulary.add_eos,
              file.get_bool_or("tokenizer.ggml.add_eos_token", is_unigram || is_bert));
   SLUICE_TRY(vocabulary.add_space_prefix,
-             file.get_bool_or("tokenizer.ggml.add_space_prefix", is_bpe || is_unigram));
+             file.get_bool_or("tokenizer.ggml.add_space_prefix", is_scored_bpe || is_unigram));
   SLUICE_TRY(vocabulary.remove_extra_whitespaces,
              file.get_bool_or("tokenizer.ggml.remove_extra_whitespaces", false));
   const size_t num_tokens = vocabulary.tokens.size();
@@ -269,18 +260,16 @@ Expected<Vocabulary> read_vocabulary(const GgufFile& file) {
       !spec->usual_pretokenizer.empty()) {
     vocabulary.pre = spec->usual_pretokenizer;
   }
-  // Ollama's files of Gemma 4 have merges, and this model.
-  if (vocabulary.model == "llama" && vocabulary.pre == "gemma4") vocabulary.model = "gemma4";
+  const std::optional<TokenizerKind> kind = tokenizer_kind(vocabulary);
   SLUICE_TRY_VOID(read_tokens(file, vocabulary));
   SLUICE_TRY_VOID(read_token_types(file, vocabulary));
   // Each kind of tokenizer but WordPiece needs either merges or scores.
-  const bool has_merges = vocabulary.model == "gpt2" || vocabulary.model == "gemma4";
-  if (has_merges) {
+  if (kind == TokenizerKind::kByteBpe || kind == TokenizerKind::kCharBpe) {
     SLUICE_TRY_VOID(read_merges(file, vocabulary));
-  } else if (vocabulary.model != "bert") {
+  } else if (kind != TokenizerKind::kWordPiece) {
     SLUICE_TRY_VOID(read_scores(file, vocabulary));
   }
-  if (vocabulary.model == "t5") SLUICE_TRY_VOID(read_charsmap(file, vocabulary));
+  if (kind == TokenizerKind::kUnigram) SLUICE_TRY_VOID(read_charsmap(file, vocabulary));
   SLUICE_TRY_VOID(read_special(file, spec, vocabulary));
   return vocabulary;
 }

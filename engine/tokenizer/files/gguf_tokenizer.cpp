@@ -309,9 +309,6 @@ int32_t marks_between(const Vocabulary& vocabulary) {
 
 Expected<std::unique_ptr<Tokenizer>> create_byte_bpe_tokenizer(Vocabulary vocabulary) {
   SLUICE_TRY_VOID(check_vocabulary(vocabulary, /*needs_scores=*/false));
-  if (vocabulary.pre == "gemma4" || vocabulary.pre == "gemma-4") {
-    return create_char_bpe_tokenizer(std::move(vocabulary));
-  }
   if (vocabulary.pre.empty()) {
     warn_of_file(vocabulary.file, "tokenizer.ggml.pre", "no name", kUsualPretokenizer);
   }

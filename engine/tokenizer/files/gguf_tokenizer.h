@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Makes the tokenizers of GGUF files, by tokenizer.ggml.model. Errors as in create_tokenizer().
+// Makes the tokenizers of GGUF files, by TokenizerKind. Errors as in create_tokenizer().
 #pragma once
 
 #include <memory>
@@ -16,15 +16,11 @@ namespace sluice {
 // XLM-R.
 inline constexpr std::string_view kUnigramSpaces = R"(\s+)";
 
-// For "gpt2".
 Expected<std::unique_ptr<Tokenizer>> create_byte_bpe_tokenizer(Vocabulary vocabulary);
-// For "llama": of all adjacent pairs the one whose merged token has the best score is merged.
 Expected<std::unique_ptr<Tokenizer>> create_sentencepiece_tokenizer(Vocabulary vocabulary);
-// For "gemma4": merges over characters.
 Expected<std::unique_ptr<Tokenizer>> create_char_bpe_tokenizer(Vocabulary vocabulary);
-// For "bert": WordPiece, whose tokens that begin a word are stored with a space in front.
+// Tokens that begin a word are stored with a space in front.
 Expected<std::unique_ptr<Tokenizer>> create_word_piece_tokenizer(Vocabulary vocabulary);
-// For "t5".
 Expected<std::unique_ptr<Tokenizer>> create_unigram_tokenizer(Vocabulary vocabulary);
 
 }  // namespace sluice

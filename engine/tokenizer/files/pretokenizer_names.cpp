@@ -111,6 +111,7 @@ struct Row {
   std::string_view stages[kMaxStages];
   bool whole_words_first = false;
   bool nfc = false;
+  bool begins_with_bos = false;
 };
 
 constexpr Row kRows[] = {
@@ -147,7 +148,9 @@ constexpr Row kRows[] = {
       "midm-2.0",
       "jina-v5-nano"},
      {kLlama3Words},
-     /*whole_words_first=*/true},
+     /*whole_words_first=*/true,
+     /*nfc=*/false,
+     /*begins_with_bos=*/true},
     {{"dbrx", "smaug-bpe", "glm4", "chatglm-bpe"}, {kLlama3Words}},
     {{"minicpm5"}, {"\\p{N}{1,3}", kMinicpm5Words}, /*whole_words_first=*/true},
     {{"qwen2", "deepseek-r1-qwen", "megrez", "f2llmv2"}, {kQwen2Words}, false, /*nfc=*/true},
@@ -160,7 +163,7 @@ constexpr Row kRows[] = {
     {{"tiny_aya", "cohere2moe"}, {kThreesOfNumbers, kGpt4oWords}},
     {{"youtu"}, {kYoutuScripts, kYoutuWords}, /*whole_words_first=*/true},
     {{"kimi-k2"}, {kKimiWords}, /*whole_words_first=*/true},
-    {{"tekken"}, {kTekkenWords}, /*whole_words_first=*/true},
+    {{"tekken"}, {kTekkenWords}, /*whole_words_first=*/true, false, /*begins_with_bos=*/true},
     {{"deepseek-llm"},
      {"[\\r\\n]",
       kDeepseekLetters,
@@ -209,6 +212,11 @@ std::string_view linear_expression(std::string_view expression) {
   if (expression == kPublishedThreesOfNumbers) return kThreesOfNumbers;
   // From each space of a run, it looks for the line's end.
   return expression == "\\s+$" ? "(?<!\\s)\\s+$" : expression;
+}
+
+bool begins_with_bos(std::string_view pre) {
+  const Row* row = find_row(pre);
+  return row != nullptr && row->begins_with_bos;
 }
 
 Expected<NamedPretokenizer> pretokenizer_by_name(std::string_view pre) {

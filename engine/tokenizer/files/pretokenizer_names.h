@@ -23,6 +23,9 @@ struct NamedPretokenizer {
 // The meaning of an empty name, as in llama.cpp.
 inline constexpr std::string_view kUsualPretokenizer = "default";
 
+// Whether texts of models with this pre-tokenizer begin with bos, as in llama.cpp.
+bool begins_with_bos(std::string_view pre);
+
 // kUnsupported names `pre` and the known names.
 Expected<NamedPretokenizer> pretokenizer_by_name(std::string_view pre);
 

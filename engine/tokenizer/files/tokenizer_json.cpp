@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string_view>
 #include <unordered_set>
 #include <utility>
@@ -29,7 +30,8 @@ bool is_utf8(std::string_view text) { return find_invalid_utf8(text, 0) == text.
 // Writes vocabularies, with hundreds of thousands of entries, as text, and the rest as a tree.
 class Writer {
  public:
-  explicit Writer(const Vocabulary& vocabulary) : vocabulary_(vocabulary) {
+  explicit Writer(const Vocabulary& vocabulary)
+      : vocabulary_(vocabulary), kind_(tokenizer_kind(vocabulary)) {
     std::unordered_set<std::string_view> seen;
     for (const std::string& name : vocabulary.tokens) {
       is_named_.push_back(!name.empty() && is_utf8(name) && seen.insert(name).second);
@@ -171,17 +173,18 @@ class Writer {
 
   // Follows create_unigram_tokenizer().
   [[nodiscard]] bool takes_space_before(size_t id) const {
-    return vocabulary_.model == "t5" && vocabulary_.tokens[id] == "<mask>";
+    return kind_ == TokenizerKind::kUnigram && vocabulary_.tokens[id] == "<mask>";
   }
 
   // Follows create_sentencepiece_tokenizer().
   [[nodiscard]] bool takes_space_behind(size_t id) const {
     const std::string& name = vocabulary_.tokens[id];
-    return vocabulary_.model == "llama" && vocabulary_.pre == "phi-3" && is_control(id) &&
+    return kind_ == TokenizerKind::kScoredBpe && vocabulary_.pre == "phi-3" && is_control(id) &&
            name != "<unk>" && name != "<s>" && name != "<|endoftext|>";
   }
 
   const Vocabulary& vocabulary_;
+  std::optional<TokenizerKind> kind_;
   std::vector<bool> is_named_;
 };
 
@@ -270,7 +273,7 @@ bool has_byte_tokens(const Vocabulary& vocabulary) {
 
 std::string character_bpe_json(const Vocabulary& vocabulary) {
   const Writer writer(vocabulary);
-  const bool is_scored = vocabulary.model == "llama";
+  const bool is_scored = tokenizer_kind(vocabulary) == TokenizerKind::kScoredBpe;
   return file_text(writer,
                    /*spaces_are_symbols=*/is_scored,
                    sequence("normalizers", space_steps(vocabulary)),
@@ -314,15 +317,14 @@ std::string unigram_json(const Vocabulary& vocabulary) {
 Expected<std::string> tokenizer_json(const Vocabulary& vocabulary) {
   // The tokenizer's own reader reports any error.
   SLUICE_TRY(const auto checked, create_tokenizer(vocabulary));
-  if (vocabulary.model == "bert") {
+  const std::optional<TokenizerKind> kind = tokenizer_kind(vocabulary);
+  if (kind == TokenizerKind::kWordPiece) {
     return make_error(ErrorCode::kUnsupported,
                       vocabulary.file + ": a WordPiece vocabulary is not written as tokenizer.json");
   }
-  if (vocabulary.model == "t5") return unigram_json(vocabulary);
-  const bool is_byte_level =
-      vocabulary.model == "gpt2" && vocabulary.pre != "gemma4" && vocabulary.pre != "gemma-4";
-  return is_byte_level ? byte_bpe_json(vocabulary)
-                       : Expected<std::string>(character_bpe_json(vocabulary));
+  if (kind == TokenizerKind::kUnigram) return unigram_json(vocabulary);
+  if (kind == TokenizerKind::kByteBpe) return byte_bpe_json(vocabulary);
+  return character_bpe_json(vocabulary);
 }
 
 std::string tokenizer_config_json(const Vocabulary& vocabulary, const std::string& chat_template) {
