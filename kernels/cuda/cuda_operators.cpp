@@ -271,26 +271,6 @@ void linear(const ExecContext& ctx, const LinearArgs& args) {
   if (args.then != nullptr) run_row_steps(ctx, *args.then);
 }
 
-void quantize_activations(const ExecContext& ctx, const QuantizeArgs& args) {
-  launch_quantize_activations(ctx.stream, args);
-}
-
-void rms_norm(const ExecContext& ctx, const RmsNormArgs& args) {
-  launch_rms_norm(ctx.stream, args);
-}
-
-void head_norm(const ExecContext& ctx, const HeadNormArgs& args) {
-  launch_head_norm(ctx.stream, args);
-}
-
-void head_squares(const ExecContext& ctx, const HeadSquaresArgs& args) {
-  launch_head_squares(ctx.stream, args);
-}
-
-void joined_norm(const ExecContext& ctx, const JoinedNormArgs& args) {
-  launch_joined_norm(ctx.stream, args);
-}
-
 void attention(const ExecContext& ctx, const AttentionArgs& args) {
   const AttentionLimits limits{.num_tokens = args.num_tokens,
                                .num_reqs = static_cast<int32_t>(args.seq_lens.size()),
@@ -309,38 +289,6 @@ void rope_write_kv(const ExecContext& ctx, const RopeWriteKvArgs& args) {
   launch_rope_write_kv(ctx.stream, args, rows_of(args.table));
 }
 
-void embedding(const ExecContext& ctx, const EmbeddingArgs& args) {
-  launch_embedding(ctx.stream, args);
-}
-
-void gate_mul(const ExecContext& ctx, const GateMulArgs& args) {
-  launch_gate_mul(ctx.stream, args);
-}
-
-void add_rows(const ExecContext& ctx, const AddRowsArgs& args) {
-  launch_add_rows(ctx.stream, args);
-}
-
-void scale_rows(const ExecContext& ctx, const ScaleRowsArgs& args) {
-  launch_scale_rows(ctx.stream, args);
-}
-
-void gather_rows(const ExecContext& ctx, const GatherRowsArgs& args) {
-  launch_gather_rows(ctx.stream, args);
-}
-
-void select_columns(const ExecContext& ctx, const SelectColumnsArgs& args) {
-  launch_select_columns(ctx.stream, args);
-}
-
-void moe_route(const ExecContext& ctx, const MoeRouteArgs& args) {
-  launch_moe_route(ctx.stream, args);
-}
-
-void place_rows(const ExecContext& ctx, const PlaceRowsArgs& args) {
-  launch_place_rows(ctx.stream, args);
-}
-
 void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args) {
   for (int32_t i = 0; i < args.matrices_per_expert; ++i) {
     const ExpertMatrix& first = args.matrices[static_cast<size_t>(i)];
@@ -353,10 +301,6 @@ void linear_experts(const ExecContext& ctx, const LinearExpertsArgs& args) {
     const ExpertMatrices experts = {.rows = args.rows, .stride = stride};
     linear_expert_matrix(ctx, args.x, group, args.segments, experts);
   }
-}
-
-void moe_combine(const ExecContext& ctx, const MoeCombineArgs& args) {
-  launch_moe_combine(ctx.stream, args);
 }
 
 void join_parts(const ExecContext& ctx, const JoinPartsArgs& args) {
@@ -377,57 +321,9 @@ void join_expert_parts(const ExecContext& ctx, const JoinExpertPartsArgs& args) 
                     &experts);
 }
 
-void gather_peers(const ExecContext& ctx, const GatherPeersArgs& args) {
-  launch_gather_peers(ctx.stream, args);
-}
-
 void join_peer_parts(const ExecContext& ctx, const JoinPeerPartsArgs& args) {
   launch_join_peer_parts(ctx.stream, args);
   if (args.join.then != nullptr) run_row_steps(ctx, *args.join.then);
-}
-
-void row_magnitudes(const ExecContext& ctx, const RowMagnitudesArgs& args) {
-  launch_row_magnitudes(ctx.stream, args);
-}
-
-void sample(const ExecContext& ctx, const SampleArgs& args) { launch_sample(ctx.stream, args); }
-
-void take_tokens(const ExecContext& ctx, const TakeTokensArgs& args) {
-  launch_take_tokens(ctx.stream, args);
-}
-
-void place_following(const ExecContext& ctx, const PlaceFollowingArgs& args) {
-  launch_place_following(ctx.stream, args);
-}
-
-void gather_kv_blocks(const ExecContext& ctx, const KvBlocksArgs& args) {
-  launch_gather_kv_blocks(ctx.stream, args);
-}
-
-void scatter_kv_blocks(const ExecContext& ctx, const KvBlocksArgs& args) {
-  launch_scatter_kv_blocks(ctx.stream, args);
-}
-
-void replay_rows(const ExecContext& ctx, const ReplayRowsArgs& args) {
-  launch_replay_rows(ctx.stream, args);
-}
-
-void short_conv(const ExecContext& ctx, const ShortConvArgs& args) {
-  launch_short_conv(ctx.stream, args);
-}
-
-void delta_rule(const ExecContext& ctx, const DeltaRuleArgs& args) {
-  launch_delta_rule(ctx.stream, args);
-}
-
-void mamba2(const ExecContext& ctx, const Mamba2Args& args) { launch_mamba2(ctx.stream, args); }
-
-void gated_squares(const ExecContext& ctx, const GatedSquaresArgs& args) {
-  launch_gated_squares(ctx.stream, args);
-}
-
-void group_norm(const ExecContext& ctx, const GroupNormArgs& args) {
-  launch_group_norm(ctx.stream, args);
 }
 
 int64_t latent_workspace_bytes(const AttentionLimits& limits) {
@@ -446,16 +342,43 @@ int64_t choose_keys_workspace_bytes(const ChooseKeysLimits& limits) {
   return index_scores_bytes(limits);
 }
 
-void choose_keys(const ExecContext& ctx, const ChooseKeysArgs& args) {
-  launch_choose_keys(ctx.stream, args);
-}
+// The operators that are one launch.
+#define SLUICE_LAUNCHES(X)                 \
+  X(quantize_activations, QuantizeArgs)    \
+  X(rms_norm, RmsNormArgs)                 \
+  X(head_norm, HeadNormArgs)               \
+  X(head_squares, HeadSquaresArgs)         \
+  X(joined_norm, JoinedNormArgs)           \
+  X(embedding, EmbeddingArgs)              \
+  X(gate_mul, GateMulArgs)                 \
+  X(add_rows, AddRowsArgs)                 \
+  X(scale_rows, ScaleRowsArgs)             \
+  X(gather_rows, GatherRowsArgs)           \
+  X(select_columns, SelectColumnsArgs)     \
+  X(moe_route, MoeRouteArgs)               \
+  X(place_rows, PlaceRowsArgs)             \
+  X(moe_combine, MoeCombineArgs)           \
+  X(gather_peers, GatherPeersArgs)         \
+  X(row_magnitudes, RowMagnitudesArgs)     \
+  X(sample, SampleArgs)                    \
+  X(take_tokens, TakeTokensArgs)           \
+  X(place_following, PlaceFollowingArgs)   \
+  X(gather_kv_blocks, KvBlocksArgs)        \
+  X(scatter_kv_blocks, KvBlocksArgs)       \
+  X(replay_rows, ReplayRowsArgs)           \
+  X(short_conv, ShortConvArgs)             \
+  X(delta_rule, DeltaRuleArgs)             \
+  X(mamba2, Mamba2Args)                    \
+  X(gated_squares, GatedSquaresArgs)       \
+  X(group_norm, GroupNormArgs)             \
+  X(choose_keys, ChooseKeysArgs)           \
+  X(latent_attention, LatentAttentionArgs) \
+  X(join_heads, JoinHeadsArgs)
 
-void latent_attention(const ExecContext& ctx, const LatentAttentionArgs& args) {
-  launch_latent_attention(ctx.stream, args);
-}
-
-void join_heads(const ExecContext& ctx, const JoinHeadsArgs& args) {
-  launch_join_heads(ctx.stream, args);
-}
+#define SLUICE_OPERATOR(op, Args)                                                             \
+  void op(const ExecContext& ctx, const Args& args) { launch_##op(ctx.stream, args); }
+SLUICE_LAUNCHES(SLUICE_OPERATOR)
+#undef SLUICE_OPERATOR
+#undef SLUICE_LAUNCHES
 
 }  // namespace sluice::kernels::cuda

@@ -294,15 +294,12 @@ void Finder::find_calls(MessageForms& forms) {
 
 bool Finder::prints_tools() {
   const Json setting = tools_;
-  const Json conversation = Json::array({filler("user")});
-  const auto text_with = [&](std::string_view name) {
+  const bool prints = reaches_in_frames([&](std::string_view name) {
     tools_ = a_tool(name);
-    return rendered_in_frames(conversation);
-  };
-  const auto one = text_with(kText.one);
-  const auto other = text_with(kText.other);
+    return Json::array({filler("user")});
+  });
   tools_ = setting;
-  return gave_up_ || (one && other && *one != *other);
+  return prints || gave_up_;
 }
 
 bool Finder::takes_typescript() {
