@@ -16,6 +16,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/attention_program.h"
 #include "bench/probes.h"
 #include "engine/core/aligned_buffer.h"
 #include "kernels/attention.h"
@@ -44,18 +45,6 @@ constexpr Shape kShapes[] = {{"135M prefill", 9, 3, 64, 512, 512},
                              {"1B prefill", 32, 8, 64, 512, 512},
                              {"1B prefill", 32, 8, 64, 4096, 4096},
                              {"1B decode", 32, 8, 64, 1, 8192}};
-
-AlignedBuffer random_cache(int64_t bytes) {
-  auto buffer = AlignedBuffer::allocate(bytes, "cache");
-  if (!buffer) std::exit(1);
-  std::minstd_rand rng(1);
-  auto* const halves = reinterpret_cast<uint16_t*>(buffer->data());
-  // bfloat16 from 0.5 to 2, either sign.
-  for (int64_t i = 0; i < bytes / 2; ++i) {
-    halves[i] = static_cast<uint16_t>((rng() & 0x8000) + 0x3F00 + (rng() & 0xFF));
-  }
-  return std::move(*buffer);
-}
 
 // Of the peaks, by round.
 struct Shares {
@@ -160,48 +149,12 @@ void run_shape(const kernels::ExecContext& ctx, const Shape& shape) {
   print_shape(shape, median(times), flops, 2 * static_cast<double>(cache_bytes), shares);
 }
 
-int run(const kernels::Device::Options& options, const std::string& only) {
-  const auto device = kernels::Device::create(options);
-  if (!device) {
-    std::fprintf(stderr, "%s\n", device.error().message.c_str());
-    return 1;
-  }
-  std::printf("%s, %d threads\n", (*device)->name().c_str(), (*device)->num_threads());
-  std::printf("%-14s %5s %8s %11s %9s %7s %7s %8s %7s\n",
-              "shape",
-              "new",
-              "context",
-              "us",
-              "GFLOP/s",
-              "float",
-              "bf16",
-              "GB/s",
-              "read");
-  for (const Shape& shape : kShapes) {
-    const bool wanted = std::string(shape.name).find(only) != std::string::npos;
-    if (wanted) run_shape((*device)->context(), shape);
-  }
-  return 0;
-}
-
 }  // namespace
 }  // namespace sluice::bench
 
 int main(int argc, char** argv) {
-  sluice::kernels::Device::Options options;
-  std::string only;
-  for (int i = 1; i < argc; i += 2) {
-    const std::string flag = i + 1 < argc ? argv[i] : "";
-    if (flag == "--isa") {
-      options.isa = argv[i + 1];
-    } else if (flag == "--threads") {
-      options.threads = std::atoi(argv[i + 1]);
-    } else if (flag == "--only") {
-      only = argv[i + 1];
-    } else {
-      std::fprintf(stderr, "usage: attention [--isa I] [--threads N] [--only TEXT]\n");
-      return 2;
-    }
-  }
-  return sluice::bench::run(options, only);
+  using namespace sluice::bench;
+  constexpr const char* kHeader =
+      "shape            new  context          us   GFLOP/s   float    bf16     GB/s    read";
+  return run_shapes(argc, argv, kHeader, kShapes, run_shape);
 }

@@ -15,6 +15,7 @@
 #include <string>
 #include <vector>
 
+#include "bench/attention_program.h"
 #include "bench/probes.h"
 #include "engine/core/aligned_buffer.h"
 #include "kernels/cpu/thread_pool.h"
@@ -50,18 +51,6 @@ constexpr Shape kShapes[] = {{"flash decode", 20, 1, 1, 4096},
                              {"sparse decode", 64, 1, 1, 16384, 2048},
                              {"sparse decode", 64, 1, 1, 131072, 2048},
                              {"sparse prefill", 64, 1, 64, 16384, 2048}};
-
-AlignedBuffer random_cache(int64_t bytes) {
-  auto buffer = AlignedBuffer::allocate(bytes, "cache");
-  if (!buffer) std::exit(1);
-  std::minstd_rand rng(1);
-  auto* const halves = reinterpret_cast<uint16_t*>(buffer->data());
-  // bfloat16 from 0.5 to 2, either sign.
-  for (int64_t i = 0; i < bytes / 2; ++i) {
-    halves[i] = static_cast<uint16_t>((rng() & 0x8000) + 0x3F00 + (rng() & 0xFF));
-  }
-  return std::move(*buffer);
-}
 
 // A call's operands; every stream has blocks of its own.
 class Call {
@@ -189,48 +178,12 @@ void run_shape(const kernels::ExecContext& ctx, const Shape& shape) {
   std::fflush(stdout);
 }
 
-int run(const kernels::Device::Options& options, const std::string& only) {
-  const auto device = kernels::Device::create(options);
-  if (!device) {
-    std::fprintf(stderr, "%s\n", device.error().message.c_str());
-    return 1;
-  }
-  std::printf("%s, %d threads\n", (*device)->name().c_str(), (*device)->num_threads());
-  std::printf("%-14s %7s %5s %8s %11s %9s %7s %8s %7s\n",
-              "shape",
-              "streams",
-              "new",
-              "context",
-              "us",
-              "GFLOP/s",
-              "float",
-              "GB/s",
-              "read");
-  for (const Shape& shape : kShapes) {
-    const bool wanted = std::string(shape.name).find(only) != std::string::npos;
-    if (wanted) run_shape((*device)->context(), shape);
-  }
-  return 0;
-}
-
 }  // namespace
 }  // namespace sluice::bench
 
 int main(int argc, char** argv) {
-  sluice::kernels::Device::Options options;
-  std::string only;
-  for (int i = 1; i < argc; i += 2) {
-    const std::string flag = i + 1 < argc ? argv[i] : "";
-    if (flag == "--isa") {
-      options.isa = argv[i + 1];
-    } else if (flag == "--threads") {
-      options.threads = std::atoi(argv[i + 1]);
-    } else if (flag == "--only") {
-      only = argv[i + 1];
-    } else {
-      std::fprintf(stderr, "usage: latent_attention [--isa I] [--threads N] [--only TEXT]\n");
-      return 2;
-    }
-  }
-  return sluice::bench::run(options, only);
+  using namespace sluice::bench;
+  constexpr const char* kHeader =
+      "shape          streams   new  context          us   GFLOP/s   float     GB/s    read";
+  return run_shapes(argc, argv, kHeader, kShapes, run_shape);
 }

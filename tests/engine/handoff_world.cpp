@@ -22,90 +22,34 @@ bool may_be_evicted(const Local& local, int block) {
          !is_owned(local, block) && local.p_pins[block] == 0 && !local.p_is_pinned;
 }
 
+template <typename Value>
+void append_value(std::string& bytes, const Value& value) {
+  bytes.append(reinterpret_cast<const char*>(&value), sizeof(value));
+}
+
+// The model's prompts differ in a key's first byte.
+void append_value(std::string& bytes, const KvKey& key) { append_value(bytes, key[0]); }
+
 template <typename... Values>
 void append(std::string& bytes, const Values&... values) {
-  (bytes.append(reinterpret_cast<const char*>(&values), sizeof(values)), ...);
+  (append_value(bytes, values), ...);
 }
 
-void pack_state(const PrefillState& state, std::string& bytes) {
-  const auto& [phase,
-               is_claimed,
-               has_ended,
-               is_pinned,
-               owes_released,
-               is_queued,
-               peer,
-               attempt,
-               queued_attempt,
-               key,
-               num_parts,
-               num_ready,
-               num_begun,
-               num_credits,
-               num_reading,
-               num_reading_old,
-               timer,
-               lease_end,
-               lease_limit] = state;
-  append(bytes,
-         phase,
-         is_claimed,
-         has_ended,
-         is_pinned,
-         owes_released,
-         is_queued,
-         peer,
-         attempt,
-         queued_attempt,
-         key[0],
-         num_parts,
-         num_ready,
-         num_begun,
-         num_credits,
-         num_reading,
-         num_reading_old,
-         timer,
-         lease_end,
-         lease_limit);
-}
-
-void pack_state(const DecodeState& state, std::string& bytes) {
-  const auto& [phase,
-               is_early,
-               asks_again,
-               has_room,
-               has_final,
-               peer,
-               attempt,
-               num_claims,
-               parts,
-               num_received,
-               num_posted,
-               num_posted_old,
-               num_spoiled,
-               timer,
-               renewal,
-               again_end,
-               total_end] = state;
-  append(bytes,
-         phase,
-         is_early,
-         asks_again,
-         has_room,
-         has_final,
-         peer,
-         attempt,
-         num_claims,
-         parts,
-         num_received,
-         num_posted,
-         num_posted_old,
-         num_spoiled,
-         timer,
-         renewal,
-         again_end,
-         total_end);
-}
+// Defines pack_state() by the names of all fields.
+#define SLUICE_PACK(State, ...)                              \
+  void pack_state(const State& state, std::string& bytes) {  \
+    const auto& [__VA_ARGS__] = state;                       \
+    append(bytes, __VA_ARGS__);                              \
+  }
+SLUICE_PACK(PrefillState,
+            phase, is_claimed, has_ended, is_pinned, owes_released, is_queued, peer, attempt,
+            queued_attempt, key, num_parts, num_ready, num_begun, num_credits, num_reading,
+            num_reading_old, timer, lease_end, lease_limit)
+SLUICE_PACK(DecodeState,
+            phase, is_early, asks_again, has_room, has_final, peer, attempt, num_claims, parts,
+            num_received, num_posted, num_posted_old, num_spoiled, timer, renewal, again_end,
+            total_end)
+#undef SLUICE_PACK
 
 }  // namespace
 
