@@ -121,6 +121,18 @@ TEST(Log, PathsThatAreListedHaveNoLineWhateverTheirAnswer) {
   expect_parts(log, {"path=/v1/models/fake status=200", "path=/v1/completions status=200"});
 }
 
+// Starts an answer and waits until the server has its first three tokens.
+void run_three_steps(FakeEngine& engine, HttpClient& client, bool is_stream) {
+  client.post(kChatPath, chat_body(is_stream ? R"(,"stream":true)" : ""));
+  ASSERT_TRUE(eventually([&] { return engine.num_running() == 1; }));
+  for (int i = 0; i < 3; ++i) engine.step();
+  if (is_stream) {
+    client.read_until("\"l\"");
+  } else {
+    std::this_thread::sleep_for(std::chrono::milliseconds(50));  // outputs take another thread
+  }
+}
+
 // What the engine had made and the client was sent counts, however the request ends.
 TEST(Log, LinesOfRequestsThatEndEarlyCountWhatTheyTook) {
   for (const bool is_stream : {true, false}) {
@@ -130,14 +142,7 @@ TEST(Log, LinesOfRequestsThatEndEarlyCountWhatTheyTook) {
     const std::string log = logged_by([&] {
       RunningServer server(engine, config);
       HttpClient client(server.port());
-      client.post(kChatPath, chat_body(is_stream ? R"(,"stream":true)" : ""));
-      ASSERT_TRUE(eventually([&] { return engine.num_running() == 1; }));
-      for (int i = 0; i < 3; ++i) engine.step();
-      if (is_stream) {
-        client.read_until("\"l\"");
-      } else {
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // outputs take another thread
-      }
+      run_three_steps(engine, client, is_stream);
       client.close();
       ASSERT_TRUE(eventually([&] { return engine.num_aborted() == 1; }));
       engine.end_aborted();
@@ -170,14 +175,7 @@ TEST(Log, ALineOfARequestThatADrainCutsCountsWhatItTook) {
     const std::string log = logged_by([&] {
       RunningServer server(engine, config);
       HttpClient client(server.port());
-      client.post(kChatPath, chat_body(is_stream ? R"(,"stream":true)" : ""));
-      ASSERT_TRUE(eventually([&] { return engine.num_running() == 1; }));
-      for (int i = 0; i < 3; ++i) engine.step();
-      if (is_stream) {
-        client.read_until("\"l\"");
-      } else {
-        std::this_thread::sleep_for(std::chrono::milliseconds(50));  // outputs take another thread
-      }
+      run_three_steps(engine, client, is_stream);
       server->drain();
       ASSERT_TRUE(eventually([&] { return engine.num_aborted() == 1; }));
       engine.end_aborted();

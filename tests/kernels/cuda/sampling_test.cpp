@@ -273,6 +273,23 @@ std::vector<uint32_t> random_mask(Random& random, int32_t vocab_size) {
   return mask;
 }
 
+// Returns a function that adds a row with these filters, every third one with `mask`.
+auto adder_of_rows(Random& random,
+                   const std::vector<float>& logits,
+                   const std::vector<uint32_t>& mask,
+                   std::vector<SampleRow>& rows) {
+  return [&](float temperature, int32_t top_k, float top_p, float min_p) {
+    rows.push_back({.logits = logits.data(),
+                    .allowed_mask = rows.size() % 3 == 2 ? mask.data() : nullptr,
+                    .temperature = temperature,
+                    .top_p = top_p,
+                    .min_p = min_p,
+                    .top_k = top_k,
+                    .seed = random.bits(),
+                    .position = random.below(1000)});
+  };
+}
+
 // Each filter alone and all of them, keeping one token, some and all.
 TEST(CudaSampling, FiltersKeepTheTokensOfTheCpu) {
   Random random(84);
@@ -281,16 +298,7 @@ TEST(CudaSampling, FiltersKeepTheTokensOfTheCpu) {
     const std::vector<float> logits = random.normals(static_cast<size_t>(n), 3);
     const std::vector<uint32_t> mask = random_mask(random, n);
     std::vector<SampleRow> rows;
-    const auto add = [&](float temperature, int32_t top_k, float top_p, float min_p) {
-      rows.push_back({.logits = logits.data(),
-                      .allowed_mask = rows.size() % 3 == 2 ? mask.data() : nullptr,
-                      .temperature = temperature,
-                      .top_p = top_p,
-                      .min_p = min_p,
-                      .top_k = top_k,
-                      .seed = random.bits(),
-                      .position = random.below(1000)});
-    };
+    const auto add = adder_of_rows(random, logits, mask, rows);
     for (const int32_t k : {2, 17, 600, 2000}) add(2.0F, k, 1.0F, 0.0F);
     for (const float p : {0.0F, 0.3F, 0.9F, 0.9999999F}) add(1.5F, 0, p, 0.0F);
     for (const float p : {1e-4F, 0.2F, 1.0F, 2.0F}) add(1.5F, 0, 1.0F, p);
@@ -310,16 +318,7 @@ TEST(CudaSampling, FiltersOfLongRowsKeepTheTokensOfTheCpu) {
   for (size_t i = 4200; i < 4600; ++i) logits[i] = 8.0F + static_cast<float>(i % 7);
   const std::vector<uint32_t> mask = random_mask(random, kVocab);
   std::vector<SampleRow> rows;
-  const auto add = [&](float temperature, int32_t top_k, float top_p, float min_p) {
-    rows.push_back({.logits = logits.data(),
-                    .allowed_mask = rows.size() % 3 == 2 ? mask.data() : nullptr,
-                    .temperature = temperature,
-                    .top_p = top_p,
-                    .min_p = min_p,
-                    .top_k = top_k,
-                    .seed = random.bits(),
-                    .position = random.below(1000)});
-  };
+  const auto add = adder_of_rows(random, logits, mask, rows);
   for (const int32_t k : {2, 50, 256, 257, 3000}) add(4.0F, k, 1.0F, 0.0F);
   for (const float p : {0.0F, 0.5F, 0.95F, 0.9999999F}) add(2.0F, 0, p, 0.0F);
   for (const float p : {1e-4F, 0.5F, 1.0F}) add(3.0F, 0, 1.0F, p);
