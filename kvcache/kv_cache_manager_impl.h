@@ -265,7 +265,7 @@ struct KvCacheManager::Impl {
     if (origin == Origin::kUnproven) pool.set_unproven(block, true);
     index.attach(node, group, block);
     if (index.is_tail(node)) return;
-    if (states != nullptr && origin == Origin::kComputed) tell_state(node, group);
+    if (states != nullptr && origin == Origin::kComputed) publish_state(node, group);
     if (events == nullptr) return;
     events->stored({.hash = index.hash(node),
                     .parent_hash = parent_hash(node),
@@ -281,7 +281,7 @@ struct KvCacheManager::Impl {
   }
 
   // Tells the node's state once its last block is there, which is the group's.
-  void tell_state(int32_t node, int32_t group);
+  void publish_state(int32_t node, int32_t group);
 
   int32_t collect(int32_t num_tokens,
                   std::span<const int32_t> first_wanted,

@@ -343,7 +343,7 @@ int32_t KvCacheManager::insert(std::span<const TokenId> tokens,
 
 void KvCacheManager::set_state_sink(KvStateSink& sink) { impl_->states = &sink; }
 
-void KvCacheManager::Impl::tell_state(int32_t node, int32_t group) {
+void KvCacheManager::Impl::publish_state(int32_t node, int32_t group) {
   if (groups[static_cast<size_t>(group)].spec.kind != KvGroupKind::kState) return;
   state_blocks.clear();
   for (size_t g = 0; g < groups.size(); ++g) {

@@ -307,7 +307,7 @@ void PrefixStore::receive(Clock::time_point now) {
     tiers_[i]->collect(loaded_);
     for (const KvTier::Loaded& loaded : loaded_) {
       if (loaded.ok) cost_.observe_read(i, loaded.seconds);
-      take_in(loaded, *tiers_[i], now);
+      finish_load(loaded, *tiers_[i], now);
     }
   }
   if (states_ != nullptr) receive_states(now);
@@ -331,7 +331,7 @@ void PrefixStore::receive_states(Clock::time_point now) {
   }
 }
 
-void PrefixStore::take_in(const KvTier::Loaded& loaded, KvTier& tier, Clock::time_point now) {
+void PrefixStore::finish_load(const KvTier::Loaded& loaded, KvTier& tier, Clock::time_point now) {
   Held* const held = holder_of(loaded, now);
   if (held == nullptr) return tier.give_back(loaded.buffer);
   const auto block = static_cast<int32_t>(loaded.ticket - held->ticket);

@@ -172,7 +172,7 @@ class PrefixStore {
   [[nodiscard]] Held* holder_of(const KvTier::Loaded& loaded, Clock::time_point now);
   void receive(Clock::time_point now);
   void receive_states(Clock::time_point now);
-  void take_in(const KvTier::Loaded& loaded, KvTier& tier, Clock::time_point now);
+  void finish_load(const KvTier::Loaded& loaded, KvTier& tier, Clock::time_point now);
   void copy_state(Held& held);
   void ask_state(Held& held, Clock::time_point now);
   bool copy(Held& held, std::span<const Arrival> piece);

@@ -10,7 +10,7 @@ TierEvents::TierEvents(KvEventSink* sink,
                        std::vector<int32_t> groups)
     : sink_(sink), groups_(std::move(groups)) {
   for (const KvMedium medium : media) {
-    tiers_.push_back({.medium = medium, .expected = {}, .told = {}});
+    tiers_.push_back({.medium = medium, .expected = {}, .reported = {}});
   }
 }
 
@@ -25,7 +25,7 @@ void TierEvents::expect(size_t tier, const Block& block) {
 
 void TierEvents::meet(size_t tier, const Block& block) {
   if (sink_ == nullptr || tiers_[tier].expected.contains(block.key)) return;
-  tell(tiers_[tier], block);
+  report(tiers_[tier], block);
 }
 
 void TierEvents::note(size_t tier, const KvKey& key, bool is_there) {
@@ -35,18 +35,18 @@ void TierEvents::note(size_t tier, const KvKey& key, bool is_there) {
   if (is_there) {
     if (expected.empty()) return;
     const Awaited& block = expected.mapped();
-    tell(place, {key, block.hash, block.parent_hash, block.token_ids, block.extras});
+    report(place, {key, block.hash, block.parent_hash, block.token_ids, block.extras});
     return;
   }
-  const auto told = place.told.extract(key);
-  if (told.empty()) return;
+  const auto reported = place.reported.extract(key);
+  if (reported.empty()) return;
   for (const int32_t group : groups_) {
-    sink_->removed(told.mapped(), group, place.medium);
+    sink_->removed(reported.mapped(), group, place.medium);
   }
 }
 
-void TierEvents::tell(Tier& tier, const Block& block) {
-  if (!tier.told.try_emplace(block.key, block.hash).second) return;
+void TierEvents::report(Tier& tier, const Block& block) {
+  if (!tier.reported.try_emplace(block.key, block.hash).second) return;
   for (const int32_t group : groups_) {
     sink_->stored({.hash = block.hash,
                    .parent_hash = block.parent_hash,

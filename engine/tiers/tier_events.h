@@ -52,11 +52,11 @@ class TierEvents {
 
   struct Tier {
     KvMedium medium;
-    std::unordered_map<KvKey, Awaited, KvKeyHash> expected;  // at most one per buffer of the tier
-    std::unordered_map<KvKey, uint64_t, KvKeyHash> told;     // reported, with its hash
+    std::unordered_map<KvKey, Awaited, KvKeyHash> expected;   // at most one per buffer of the tier
+    std::unordered_map<KvKey, uint64_t, KvKeyHash> reported;  // reported, with its hash
   };
 
-  void tell(Tier& tier, const Block& block);
+  void report(Tier& tier, const Block& block);
 
   KvEventSink* const sink_;
   const std::vector<int32_t> groups_;

@@ -97,12 +97,12 @@ void KvTier::queue(Kind kind, const KvFileName& name, int32_t buffer, uint64_t t
 // Evicts down to the limit. `wanted` needs no removal: it has not been written yet.
 void KvTier::evict_but(const KvKey& wanted) {
   while (const auto name = index_.evict()) {
-    tell(name->key, false);
+    notify(name->key, false);
     if (name->key != wanted) queue(Kind::kRemove, {name->key, name->parent, {}}, kNone, 0);
   }
 }
 
-void KvTier::tell(const KvKey& key, bool is_there) const {
+void KvTier::notify(const KvKey& key, bool is_there) const {
   if (listener_) listener_(key, is_there);
 }
 
@@ -133,11 +133,11 @@ void KvTier::collect(std::vector<Loaded>& loaded) {
   for (const Done& done : collected_) {
     const TierIndex::Name& name = done.job.name;
     if (done.ok) {
-      if (done.job.kind == Kind::kSave && index_.contains(name.key)) tell(name.key, true);
+      if (done.job.kind == Kind::kSave && index_.contains(name.key)) notify(name.key, true);
     } else if (index_.contains(name.key)) {
       // Any file that is there, broken or written meanwhile, would take space that is not counted.
       index_.erase(name.key);
-      tell(name.key, false);
+      notify(name.key, false);
       queue(Kind::kRemove, {name.key, name.parent, {}}, kNone, 0);
     }
     if (done.job.kind == Kind::kLoad) {

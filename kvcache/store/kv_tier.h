@@ -127,7 +127,7 @@ class KvTier {
   [[nodiscard]] std::span<std::byte> block_bytes(int32_t buffer) const;
   [[nodiscard]] KvFileName file_name(const Job& job) const;
   void queue(Kind kind, const KvFileName& name, int32_t buffer, uint64_t ticket);
-  void tell(const KvKey& key, bool is_there) const;
+  void notify(const KvKey& key, bool is_there) const;
   void evict_but(const KvKey& wanted);
   void run();
   void do_job(const Job& job);

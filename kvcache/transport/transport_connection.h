@@ -80,7 +80,7 @@ class KvConnection {
   virtual Sent send(KvOutgoing& outgoing) = 0;
 
   // Takes a frame of the connection's other end that is not the session's. False: no peer sends it.
-  virtual bool take_own(const KvFrame& /*frame*/) { return false; }
+  virtual bool accept_own(const KvFrame& /*frame*/) { return false; }
 
   // Moves what no stream moves.
   virtual void advance(const KvSessionOptions& /*options*/, std::vector<KvDone>& /*done*/) {}

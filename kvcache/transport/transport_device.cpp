@@ -68,7 +68,7 @@ void DeviceConnection::take_link(Expected<std::unique_ptr<DeviceLink>> made) {
   }
 }
 
-bool DeviceConnection::take_own(const KvFrame& frame) {
+bool DeviceConnection::accept_own(const KvFrame& frame) {
   if (frame.kind != KvFrameKind::kReady) return link_ != nullptr && link_->take(frame);
   is_peer_ready_ = true;
   return !is_receiver_;
@@ -80,17 +80,17 @@ void DeviceConnection::advance(const KvSessionOptions& options, std::vector<KvDo
   if (link_ == nullptr) return;
   numbers_.clear();
   link_->advance(numbers_);
-  tell_receivable();
+  announce_receivable();
   for (const uint64_t number : numbers_) {
     done.push_back({.number = number, .is_sent = !is_receiver_});
   }
-  said_.clear();
-  if (is_receiver_ && !has_told_ && link_->state() == DeviceLink::State::kReady) {
-    said_.emplace_back().kind = KvFrameKind::kReady;
-    has_told_ = true;
+  link_frames_.clear();
+  if (is_receiver_ && !has_announced_ && link_->state() == DeviceLink::State::kReady) {
+    link_frames_.emplace_back().kind = KvFrameKind::kReady;
+    has_announced_ = true;
   }
-  link_->say(said_);
-  for (KvFrame& frame : said_) {
+  link_->take_frames(link_frames_);
+  for (KvFrame& frame : link_frames_) {
     frame.epoch = options.own_epoch;
     put(frame);
   }
@@ -103,7 +103,7 @@ KvConnection::Sent DeviceConnection::send(KvOutgoing& outgoing) {
   if (link_ == nullptr) return Sent::kNotNow;
   KvFrame& frame = outgoing.frame;
   if (frame.kind != KvFrameKind::kData) {
-    if (!untold_.empty()) return Sent::kNotNow;  // it follows their frames
+    if (!unannounced_.empty()) return Sent::kNotNow;  // it follows their frames
     put(frame);
     return Sent::kAll;
   }
@@ -113,15 +113,15 @@ KvConnection::Sent DeviceConnection::send(KvOutgoing& outgoing) {
   const std::span<const std::byte> bytes = outgoing.payload.front();
   frame.payload_sum = link_->place_of(bytes);
   link_->send(frame.sequence, bytes);
-  untold_.push_back(frame);
-  tell_receivable();
+  unannounced_.push_back(frame);
+  announce_receivable();
   return Sent::kPart;
 }
 
-void DeviceConnection::tell_receivable() {
-  while (!untold_.empty() && link_->is_receivable(untold_.front().sequence)) {
-    put(untold_.front());
-    untold_.pop_front();
+void DeviceConnection::announce_receivable() {
+  while (!unannounced_.empty() && link_->is_receivable(unannounced_.front().sequence)) {
+    put(unannounced_.front());
+    unannounced_.pop_front();
   }
 }
 

@@ -43,7 +43,7 @@ class DeviceConnection final : public KvConnection {
   bool drop_landing() override { return false; }
 
   Sent send(KvOutgoing& outgoing) override;
-  bool take_own(const KvFrame& frame) override;
+  bool accept_own(const KvFrame& frame) override;
   void advance(const KvSessionOptions& options, std::vector<KvDone>& done) override;
 
   bool write(std::vector<KvDone>& /*done*/) override { return !out_.empty() && write_out({}); }
@@ -71,7 +71,7 @@ class DeviceConnection final : public KvConnection {
   void offer_link(std::span<const std::byte> payloads);
   void accept_link();
   void take_link(Expected<std::unique_ptr<DeviceLink>> made);
-  void tell_receivable();
+  void announce_receivable();
 
   DeviceLinks& links_;
   const std::span<std::byte> unread_;
@@ -79,11 +79,11 @@ class DeviceConnection final : public KvConnection {
   size_t offer_bytes_ = 0;
   uint64_t last_taken_ = 0;     // of the peer's payloads
   bool is_peer_ready_ = false;  // sender: the receiver's end of the link is there
-  bool has_told_ = false;       // the peer knows that the link is ready
+  bool has_announced_ = false;  // the peer knows that the link is ready
   std::unique_ptr<DeviceLink> link_;
-  std::deque<KvFrame> untold_;     // of payloads in the link that the peer may not receive yet
-  std::vector<uint64_t> numbers_;  // scratch
-  std::vector<KvFrame> said_;      // scratch: the link's frames
+  std::deque<KvFrame> unannounced_;   // of payloads in the link that the peer may not receive yet
+  std::vector<uint64_t> numbers_;     // scratch
+  std::vector<KvFrame> link_frames_;  // scratch: the link's frames
 };
 
 }  // namespace sluice

@@ -52,7 +52,7 @@ class DeviceLink {
   // Takes a kRead or kKept frame of the other end. False: no honest end sends it now.
   virtual bool take(const KvFrame& frame) = 0;
   // Appends the kRead or kKept frames for the other end, with their sequence.
-  virtual void say(std::vector<KvFrame>& frames) = 0;
+  virtual void take_frames(std::vector<KvFrame>& frames) = 0;
 
   // Tells whether the receiver's end reads the sender's memory, which the sender must not free
   // before that end is destroyed.

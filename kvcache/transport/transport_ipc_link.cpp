@@ -8,7 +8,7 @@
 namespace sluice {
 namespace {
 
-void say_all(KvFrameKind kind, std::vector<uint64_t>& numbers, std::vector<KvFrame>& frames) {
+void append_frames(KvFrameKind kind, std::vector<uint64_t>& numbers, std::vector<KvFrame>& frames) {
   for (const uint64_t number : std::exchange(numbers, {})) {
     KvFrame frame;
     frame.kind = kind;
@@ -53,7 +53,9 @@ bool IpcSender::take(const KvFrame& frame) {
   return true;
 }
 
-void IpcSender::say(std::vector<KvFrame>& frames) { say_all(KvFrameKind::kKept, kept_, frames); }
+void IpcSender::take_frames(std::vector<KvFrame>& frames) {
+  append_frames(KvFrameKind::kKept, kept_, frames);
+}
 
 // --- The receiver ----------------------------------------------------------------------------
 
@@ -97,7 +99,9 @@ bool IpcReceiver::take(const KvFrame& frame) {
   return frame.kind == KvFrameKind::kKept && move_first(frame.sequence, copied_, kept_);
 }
 
-void IpcReceiver::say(std::vector<KvFrame>& frames) { say_all(KvFrameKind::kRead, fresh_, frames); }
+void IpcReceiver::take_frames(std::vector<KvFrame>& frames) {
+  append_frames(KvFrameKind::kRead, fresh_, frames);
+}
 
 bool IpcReceiver::is_gone() {
   note_copied();

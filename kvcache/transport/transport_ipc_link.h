@@ -35,7 +35,7 @@ class IpcSender final : public DeviceLink {
   [[nodiscard]] bool is_working() const override { return false; }
 
   bool take(const KvFrame& frame) override;
-  void say(std::vector<KvFrame>& frames) override;
+  void take_frames(std::vector<KvFrame>& frames) override;
 
   [[nodiscard]] bool is_loan() const override { return true; }
 
@@ -75,7 +75,7 @@ class IpcReceiver final : public DeviceLink {
   [[nodiscard]] bool is_working() const override { return !copying_.empty(); }
 
   bool take(const KvFrame& frame) override;
-  void say(std::vector<KvFrame>& frames) override;
+  void take_frames(std::vector<KvFrame>& frames) override;
 
   [[nodiscard]] bool is_loan() const override { return true; }
 

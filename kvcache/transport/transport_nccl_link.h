@@ -60,7 +60,7 @@ class NcclLink final : public DeviceLink {
 
   bool take(const KvFrame&) override { return false; }
 
-  void say(std::vector<KvFrame>&) override {}
+  void take_frames(std::vector<KvFrame>&) override {}
 
   void abort() override;
   [[nodiscard]] bool is_gone() override;

@@ -41,7 +41,7 @@ void KvSessionState::post(const KvLanding& landing) {
 }
 
 void KvSessionState::abort(const KvTransferRef& ref, Clock::time_point now) {
-  take_back(&ref);
+  reclaim(&ref);
   aborted_.push_back({ref, now});
   end_aborted(now);
   // A peer that gets no END learns of it from the control channel.
@@ -56,12 +56,12 @@ void KvSessionState::abort(const KvTransferRef& ref, Clock::time_point now) {
 
 void KvSessionState::close() {
   is_closed_ = true;
-  take_back(nullptr);
+  reclaim(nullptr);
   for (const auto& connection : connections_) end(*connection);
 }
 
 // Takes back slots and queued frames of the attempt, or all of them; not what is being sent.
-void KvSessionState::take_back(const KvTransferRef* ref) {
+void KvSessionState::reclaim(const KvTransferRef* ref) {
   std::erase_if(posted_, [&](const auto& entry) {
     if (!is_of(entry.second.landing.ref, ref)) return false;
     drop_landing(entry.second);
@@ -219,7 +219,7 @@ bool KvSessionState::read(KvConnection& connection) {
     const std::optional<KvFrame> frame = connection.take_frame();
     if (frame) {
       // Commands that a peer knew of when it sent a frame are queued by now: they run first.
-      owner_.do_commands();
+      owner_.run_commands();
       if (!connection.is_open()) return false;
       if (!take_frame(connection, *frame)) connection.fail(KvConnection::Failure::kRefused);
     }
@@ -238,13 +238,13 @@ bool KvSessionState::take_frame(KvConnection& connection, const KvFrame& frame) 
     case KvFrameKind::kEnd:
       return is_receiver() && take_end(frame);
     case KvFrameKind::kNak:
-      return !is_receiver() && owner_.tell_once({Kind::kNak, options_.session, frame});
+      return !is_receiver() && owner_.report_once({Kind::kNak, options_.session, frame});
     case KvFrameKind::kHello:
       return false;
     case KvFrameKind::kReady:
     case KvFrameKind::kRead:
     case KvFrameKind::kKept:
-      return connection.take_own(frame);
+      return connection.accept_own(frame);
   }
   return false;
 }
@@ -252,7 +252,7 @@ bool KvSessionState::take_frame(KvConnection& connection, const KvFrame& frame) 
 bool KvSessionState::take_end(const KvFrame& frame) {
   const bool is_waited_for = std::ranges::any_of(
       posted_, [&](const auto& entry) { return entry.second.landing.ref == frame.ref; });
-  return !is_waited_for || owner_.tell_once({Kind::kEnded, options_.session, frame});
+  return !is_waited_for || owner_.report_once({Kind::kEnded, options_.session, frame});
 }
 
 bool KvSessionState::take_payload(KvConnection& connection, const KvFrame& frame) {

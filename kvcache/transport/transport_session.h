@@ -39,10 +39,10 @@ class KvSessionOwner {
  public:
   virtual ~KvSessionOwner() = default;
   // Executes the owner's commands so far, also those for the session that calls it.
-  virtual void do_commands() = 0;
+  virtual void run_commands() = 0;
   virtual void complete(const KvCompletion& completion) = 0;
   // Reports a frame that a peer may send at any time. False: more often than an honest peer does.
-  virtual bool tell_once(const KvCompletion& completion) = 0;
+  virtual bool report_once(const KvCompletion& completion) = 0;
   // Gives a slot or a queued frame back to the caller.
   virtual void release_one() = 0;
   virtual KvAtomicCounts& atomic_counts() = 0;
@@ -122,7 +122,7 @@ class KvSessionState {
     return is_receiver() && !is_closed_ && connections_.size() < num_connections_;
   }
 
-  void take_back(const KvTransferRef* ref);
+  void reclaim(const KvTransferRef* ref);
   void drop_landing(const Posted& slot);
   void end_aborted(Clock::time_point now);
   [[nodiscard]] bool is_aborted(const KvTransferRef& ref) const;

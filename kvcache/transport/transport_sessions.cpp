@@ -34,7 +34,7 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMostOutstanding = 16384;  // slots posted and frames queued, all sessions
-constexpr size_t kMostTold = 4096;          // NAK and END between two polls, all peers
+constexpr size_t kMostReported = 4096;      // NAK and END between two polls, all peers
 constexpr size_t kMostStrangers = 64;       // connections before their HELLO
 constexpr uint64_t kNoStream = 0;           // datum in the epoll set of no stream
 // How long the end of the transport waits for peers that read this worker's memory.
@@ -114,7 +114,7 @@ class SessionTransport final : public KvTransport, private KvSessionOwner {
 
   // The owner's thread.
   bool take_one(KvSession session);
-  void tell(Command command);
+  void enqueue(Command command);
 
   // The transport's thread.
   void run();
@@ -128,15 +128,15 @@ class SessionTransport final : public KvTransport, private KvSessionOwner {
   KvSessionState* find_session(const KvSessionToken& token);
   void dial(KvSessionState& session, Clock::time_point now);
   bool advance_sessions(Clock::time_point now);
-  void tell_owner();
+  void notify_owner();
   void wait_for_readers();
 
   // KvSessionOwner.
-  void do_commands() override;
+  void run_commands() override;
 
   void complete(const KvCompletion& completion) override { fresh_.push_back(completion); }
 
-  bool tell_once(const KvCompletion& completion) override;
+  bool report_once(const KvCompletion& completion) override;
 
   void release_one() override { --num_outstanding_; }
 
@@ -158,8 +158,8 @@ class SessionTransport final : public KvTransport, private KvSessionOwner {
   Inbox<Command> commands_;
   Inbox<KvCompletion> completions_;
   std::atomic<size_t> num_outstanding_ = 0;
-  std::atomic<size_t> num_told_ = 0;  // what peers reported since the last poll()
-  std::atomic<bool> woken_ = false;   // true since the last poll()
+  std::atomic<size_t> num_reported_ = 0;  // what peers reported since the last poll()
+  std::atomic<bool> woken_ = false;       // true since the last poll()
   std::atomic<bool> closing_ = false;
 
   // The owner's thread.
@@ -224,7 +224,7 @@ Expected<void> SessionTransport::open(const KvSessionOptions& options) {
     if (is_same_token(token, options.token)) return refuse("the session's token is in use");
   }
   open_.emplace(options.session, options.token);
-  tell({options.session, options});
+  enqueue({options.session, options});
   return {};
 }
 
@@ -234,14 +234,14 @@ bool SessionTransport::take_one(KvSession session) {
   return true;
 }
 
-void SessionTransport::tell(Command command) {
+void SessionTransport::enqueue(Command command) {
   commands_.push_urgent(std::move(command));
   add_one(wake_);
 }
 
 bool SessionTransport::post(KvSession session, const KvLanding& landing) {
   if (!take_one(session)) return false;
-  tell({session, landing});
+  enqueue({session, landing});
   return true;
 }
 
@@ -251,22 +251,22 @@ bool SessionTransport::send(KvSession session, const KvFrame& frame, KvPayload p
   CHECK_EQ(bytes, frame.payload_bytes);
   CHECK(frame.kind == KvFrameKind::kNak || (frame.kind == KvFrameKind::kData && bytes > 0));
   if (!take_one(session)) return false;
-  tell({session, KvOutgoing{frame, std::move(payload)}});
+  enqueue({session, KvOutgoing{frame, std::move(payload)}});
   return true;
 }
 
 void SessionTransport::poll(std::vector<KvCompletion>& out) {
   woken_ = false;
-  num_told_ = 0;
+  num_reported_ = 0;
   completions_.drain(out);
 }
 
 void SessionTransport::abort(KvSession session, const KvTransferRef& ref) {
-  if (open_.contains(session)) tell({session, ref});
+  if (open_.contains(session)) enqueue({session, ref});
 }
 
 void SessionTransport::close(KvSession session) {
-  if (open_.erase(session) == 1) tell({session, Close()});
+  if (open_.erase(session) == 1) enqueue({session, Close()});
 }
 
 // --- Connections -----------------------------------------------------------------------------
@@ -336,7 +336,7 @@ void SessionTransport::dial(KvSessionState& session, Clock::time_point now) {
 
 // --- The thread ------------------------------------------------------------------------------
 
-void SessionTransport::do_commands() {
+void SessionTransport::run_commands() {
   commands_.drain(drained_);
   for (Command& command : drained_) execute(command);
 }
@@ -362,13 +362,13 @@ void SessionTransport::execute(Command& command) {
   }
 }
 
-bool SessionTransport::tell_once(const KvCompletion& completion) {
-  if (++num_told_ > kMostTold) return false;
+bool SessionTransport::report_once(const KvCompletion& completion) {
+  if (++num_reported_ > kMostReported) return false;
   complete(completion);
   return true;
 }
 
-void SessionTransport::tell_owner() {
+void SessionTransport::notify_owner() {
   if (fresh_.empty()) return;
   for (const KvCompletion& completion : fresh_) completions_.push_urgent(completion);
   fresh_.clear();
@@ -430,12 +430,12 @@ void SessionTransport::run() {
   bool more = false;
   while (!closing_) {
     wait(more ? std::chrono::nanoseconds(0) : tick());
-    do_commands();
+    run_commands();
     const Clock::time_point now = Clock::now();
     accept_all();  // also those that came when no descriptors were left
     advance_strangers(now);
     more = advance_sessions(now);
-    tell_owner();
+    notify_owner();
   }
   wait_for_readers();
 }

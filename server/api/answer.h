@@ -20,8 +20,8 @@ class Generation;
 class IoWorker;
 struct GenerationRequest;
 
-// The news of one choice: at most one of these for each token, and one with its end.
-struct ChoiceNews {
+// What is new of one choice: at most one of these for each token, and one with its end.
+struct ChoiceDelta {
   size_t choice_idx = 0;
   std::span<const Piece> pieces;                     // in order
   FinishReason finish_reason = FinishReason::kNone;  // kNone: it continues
@@ -38,7 +38,7 @@ struct ChoiceNews {
 
 // Returns OpenAI's word for how a choice has ended; empty while it continues. A call that the
 // request named ends with "stop", others with "tool_calls".
-std::string_view finish_name(const ChoiceNews& news);
+std::string_view finish_name(const ChoiceDelta& delta);
 
 class Answer {
  public:
@@ -59,11 +59,11 @@ class Answer {
   // Takes the next tokens of a choice's prompt, from its second on, before its generated tokens;
   // called only if the request asked for them.
   virtual void add_prompt(size_t choice_idx, std::span<const PromptLogprob> scored) = 0;
-  // Takes a token of a choice; tell() follows.
+  // Takes a token of a choice; add_delta() follows.
   virtual void add_token(size_t choice_idx, const TokenOutput& output) = 0;
-  // Takes the news of a choice. `usage`: of the whole request so far.
-  virtual void tell(const ChoiceNews& news, const Usage& usage) = 0;
-  // Called after the last news of a step.
+  // Takes what is new of a choice. `usage`: of the whole request so far.
+  virtual void add_delta(const ChoiceDelta& delta, const Usage& usage) = 0;
+  // Called after the last delta of a step.
   virtual void flush() = 0;
 
   // One of these three is the last call. `returned`: the choices to answer with, in order.

@@ -28,13 +28,13 @@ class AnswerFormat {
   virtual void add_prompt(size_t choice_idx, std::span<const PromptLogprob> scored) = 0;
   virtual void add_token(size_t choice_idx, const TokenOutput& output) = 0;
 
-  // Make an answer in one body: keep() for all news, then whole(), once. `returned`: the choices to
-  // answer with, in order.
-  virtual void keep(const ChoiceNews& news) = 0;
+  // Make an answer in one body: keep() for all deltas, then whole(), once. `returned`: the choices
+  // to answer with, in order.
+  virtual void keep(const ChoiceDelta& delta) = 0;
   virtual std::string whole(std::span<const size_t> returned, const Usage& usage) = 0;
 
   // Make a stream: each appends events to `out`, or nothing. An end or an error is last, once.
-  virtual void append_events(const ChoiceNews& news, const Usage& usage, std::string& out) = 0;
+  virtual void append_events(const ChoiceDelta& delta, const Usage& usage, std::string& out) = 0;
   virtual void append_end(const Usage& usage, std::string& out) = 0;
   virtual void append_error(const Error& error, std::string& out) = 0;
 

@@ -27,13 +27,13 @@ void ChatFormat::prepare(const GenerationRequest& request) {
   has_role_.resize(request.requests.size());
 }
 
-void ChatFormat::keep(const ChoiceNews& news) {
-  note_end(news);
-  AnswerParts& parts = messages_[news.choice_idx];
-  for (const Piece& piece : news.pieces) {
+void ChatFormat::keep(const ChoiceDelta& delta) {
+  note_end(delta);
+  AnswerParts& parts = messages_[delta.choice_idx];
+  for (const Piece& piece : delta.pieces) {
     add_piece(parts, piece);
     if (piece.kind == PieceKind::kCallBegin) {
-      parts.back().id = call_id(piece, request().tools, id(), news.choice_idx, kIdPrefix);
+      parts.back().id = call_id(piece, request().tools, id(), delta.choice_idx, kIdPrefix);
     }
   }
 }
@@ -93,12 +93,12 @@ void ChatFormat::write_delta(size_t choice_idx, const Piece& piece, JsonWriter& 
   json.close_object().close_object().close_array();
 }
 
-void ChatFormat::append_events(const ChoiceNews& news, const Usage& usage, std::string& out) {
-  note_end(news);
-  const size_t idx = news.choice_idx;
-  const bool is_end = news.finish_reason != FinishReason::kNone;
+void ChatFormat::append_events(const ChoiceDelta& delta, const Usage& usage, std::string& out) {
+  note_end(delta);
+  const size_t idx = delta.choice_idx;
+  const bool is_end = delta.finish_reason != FinishReason::kNone;
   const auto is_shown = [](const Piece& piece) { return piece.kind != PieceKind::kCallEnd; };
-  const bool has_pieces = std::ranges::any_of(news.pieces, is_shown);
+  const bool has_pieces = std::ranges::any_of(delta.pieces, is_shown);
   // Tokens that make no piece have log-probabilities all the same.
   const bool has_tokens = !choice(idx).logprobs.empty();
   if (!has_pieces && !has_tokens && !is_end) return;
@@ -114,7 +114,7 @@ void ChatFormat::append_events(const ChoiceNews& news, const Usage& usage, std::
     end_event(idx, {.tokens = tokens, .finish = finish}, usage, out);
     tokens = false;
   };
-  for (const Piece& piece : news.pieces) {
+  for (const Piece& piece : delta.pieces) {
     if (is_shown(piece)) append(&piece, /*finish=*/false);
   }
   if (is_end || !has_pieces) append(nullptr, is_end);

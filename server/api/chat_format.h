@@ -17,8 +17,8 @@ class ChatFormat final : public OpenAiFormat {
   ChatFormat(std::shared_ptr<const ServedModel> served, std::string_view model);
 
   void prepare(const GenerationRequest& request) override;
-  void keep(const ChoiceNews& news) override;
-  void append_events(const ChoiceNews& news, const Usage& usage, std::string& out) override;
+  void keep(const ChoiceDelta& delta) override;
+  void append_events(const ChoiceDelta& delta, const Usage& usage, std::string& out) override;
 
  private:
   void write_choice(size_t choice_idx, size_t prompt_idx, JsonWriter& json) override;

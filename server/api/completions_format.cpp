@@ -15,9 +15,9 @@ void CompletionsFormat::prepare(const GenerationRequest& request) {
   has_begun_.resize(request.requests.size());
 }
 
-void CompletionsFormat::keep(const ChoiceNews& news) {
-  note_end(news);
-  for (const Piece& piece : news.pieces) texts_[news.choice_idx] += piece.text;
+void CompletionsFormat::keep(const ChoiceDelta& delta) {
+  note_end(delta);
+  for (const Piece& piece : delta.pieces) texts_[delta.choice_idx] += piece.text;
 }
 
 void CompletionsFormat::write_choice(size_t choice_idx, size_t prompt_idx, JsonWriter& json) {
@@ -27,22 +27,22 @@ void CompletionsFormat::write_choice(size_t choice_idx, size_t prompt_idx, JsonW
   if (!logprobs.empty()) json.key("prompt_logprobs").raw(logprobs);
 }
 
-void CompletionsFormat::append_events(const ChoiceNews& news,
+void CompletionsFormat::append_events(const ChoiceDelta& delta,
                                       const Usage& usage,
                                       std::string& out) {
-  note_end(news);
+  note_end(delta);
   std::string text;
-  for (const Piece& piece : news.pieces) text += piece.text;
-  const bool is_end = news.finish_reason != FinishReason::kNone;
-  if (text.empty() && choice(news.choice_idx).logprobs.empty() && !is_end) return;
-  begin_event(news.choice_idx, out);
+  for (const Piece& piece : delta.pieces) text += piece.text;
+  const bool is_end = delta.finish_reason != FinishReason::kNone;
+  if (text.empty() && choice(delta.choice_idx).logprobs.empty() && !is_end) return;
+  begin_event(delta.choice_idx, out);
   JsonWriter json(out);
   json.key("text").string(text);
-  if (has_prompt_ids() && !has_begun_[news.choice_idx]) {
-    write_prompt_ids(news.choice_idx / static_cast<size_t>(request().num_choices), json);
+  if (has_prompt_ids() && !has_begun_[delta.choice_idx]) {
+    write_prompt_ids(delta.choice_idx / static_cast<size_t>(request().num_choices), json);
   }
-  has_begun_[news.choice_idx] = true;
-  end_event(news.choice_idx, {}, usage, out);
+  has_begun_[delta.choice_idx] = true;
+  end_event(delta.choice_idx, {}, usage, out);
 }
 
 }  // namespace sluice

@@ -109,7 +109,7 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
   if (done_ || choice.finish_reason != FinishReason::kNone) return;
   if (output.finish_reason == FinishReason::kError) {
     const Error error = error_of(output);
-    if (tell_error(error)) front_end_.note_lost(error);
+    if (send_error(error)) front_end_.note_lost(error);
     return;
   }
   if (output.finish_reason == FinishReason::kAbort) return fail(error_of(output));
@@ -134,7 +134,7 @@ void Generation::accept(size_t choice_idx, const TokenOutput& output) {
                         !contains(own_end_tokens_, output.stop_token);
     if (!is_end && !request_.only_echo) choice.stop_token = output.stop_token;
   }
-  tell(choice_idx, pieces);
+  send_delta(choice_idx, pieces);
 }
 
 void Generation::append_token(size_t choice_idx, const TokenOutput& output, Pieces& pieces) {
@@ -175,20 +175,20 @@ void Generation::finish_choice(Choice& choice, FinishReason reason) {
   --num_open_;
 }
 
-void Generation::tell(size_t choice_idx, std::span<const Piece> pieces) {
+void Generation::send_delta(size_t choice_idx, std::span<const Piece> pieces) {
   const Choice& choice = choices_[choice_idx];
-  ChoiceNews news;
-  news.choice_idx = choice_idx;
-  news.pieces = pieces;
-  news.finish_reason = choice.finish_reason;
-  news.matched_stop = choice.matched_stop;
-  news.stop_token = choice.stop_token;
-  news.has_called = choice.output.has_called();
-  news.is_named = request_.tools.is_named;
-  news.num_tokens = choice.num_tokens;
-  news.num_cached = choice.num_cached;
-  news.kv_params = choice.kv_params;
-  answer_->tell(news, usage());
+  ChoiceDelta delta;
+  delta.choice_idx = choice_idx;
+  delta.pieces = pieces;
+  delta.finish_reason = choice.finish_reason;
+  delta.matched_stop = choice.matched_stop;
+  delta.stop_token = choice.stop_token;
+  delta.has_called = choice.output.has_called();
+  delta.is_named = request_.tools.is_named;
+  delta.num_tokens = choice.num_tokens;
+  delta.num_cached = choice.num_cached;
+  delta.kv_params = choice.kv_params;
+  answer_->add_delta(delta, usage());
 }
 
 // What each choice took, as far as it came.
@@ -267,10 +267,10 @@ Usage Generation::usage() const {
 }
 
 void Generation::fail(const Error& error) {
-  if (!done_) tell_error(error);
+  if (!done_) send_error(error);
 }
 
-bool Generation::tell_error(const Error& error) {
+bool Generation::send_error(const Error& error) {
   abort_open_choices(FinishReason::kError);
   span_.set_error(error);
   end();
@@ -285,7 +285,7 @@ void Generation::abort() {
     choices_[i].output.finish(FinishReason::kAbort, rest);
     finish_choice(choices_[i], FinishReason::kAbort);
     engine_.abort(choices_[i].id);
-    tell(i, rest);
+    send_delta(i, rest);
   }
   flush();
 }

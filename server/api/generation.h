@@ -72,8 +72,8 @@ class Generation final : public OutputReceiver, public std::enable_shared_from_t
   void count_choices() const;
   void end();
   // Returns false if the request is read again.
-  bool tell_error(const Error& error);
-  void tell(size_t choice_idx, std::span<const Piece> pieces);
+  bool send_error(const Error& error);
+  void send_delta(size_t choice_idx, std::span<const Piece> pieces);
   void abort_open_choices(FinishReason reason);
   [[nodiscard]] std::vector<size_t> returned_choices() const;
   [[nodiscard]] Usage usage() const;

@@ -49,12 +49,12 @@ void HttpAnswer::add_token(size_t choice_idx, const TokenOutput& output) {
   format_->add_token(choice_idx, output);
 }
 
-void HttpAnswer::tell(const ChoiceNews& news, const Usage& usage) {
+void HttpAnswer::add_delta(const ChoiceDelta& delta, const Usage& usage) {
   exchange_.usage = usage;
-  if (news.finish_reason != FinishReason::kNone) note_end(finish_name(news));
-  if (!request_->stream) return format_->keep(news);
+  if (delta.finish_reason != FinishReason::kNone) note_end(finish_name(delta));
+  if (!request_->stream) return format_->keep(delta);
   events_.clear();
-  format_->append_events(news, usage, events_);
+  format_->append_events(delta, usage, events_);
   if (events_.empty()) return;
   begin_stream();
   exchange_.writer->write(events_);

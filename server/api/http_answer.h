@@ -34,7 +34,7 @@ class HttpAnswer final : public Answer {
   void attach(std::shared_ptr<Generation> generation) override;
   void add_prompt(size_t choice_idx, std::span<const PromptLogprob> scored) override;
   void add_token(size_t choice_idx, const TokenOutput& output) override;
-  void tell(const ChoiceNews& news, const Usage& usage) override;
+  void add_delta(const ChoiceDelta& delta, const Usage& usage) override;
   void flush() override;
   void finish(std::span<const size_t> returned, const Usage& usage) override;
   bool fail(const Error& error) override;

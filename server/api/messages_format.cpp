@@ -66,15 +66,15 @@ void MessagesFormat::write_block(const AnswerPart& part, JsonWriter& json) const
 
 void MessagesFormat::prepare(const GenerationRequest& request) { request_ = &request; }
 
-void MessagesFormat::note_end(const ChoiceNews& news) {
-  if (news.finish_reason == FinishReason::kNone) return;
+void MessagesFormat::note_end(const ChoiceDelta& delta) {
+  if (delta.finish_reason == FinishReason::kNone) return;
   stop_reason_ = "end_turn";
-  if (!news.matched_stop.empty()) {
+  if (!delta.matched_stop.empty()) {
     stop_reason_ = "stop_sequence";
-    stop_sequence_ = news.matched_stop;
-  } else if (news.finish_reason == FinishReason::kLength) {
+    stop_sequence_ = delta.matched_stop;
+  } else if (delta.finish_reason == FinishReason::kLength) {
     stop_reason_ = request_->fills_context ? "model_context_window_exceeded" : "max_tokens";
-  } else if (news.has_called && news.finish_reason == FinishReason::kStop) {
+  } else if (delta.has_called && delta.finish_reason == FinishReason::kStop) {
     stop_reason_ = "tool_use";
   }
 }
@@ -83,9 +83,9 @@ std::string MessagesFormat::call_name(const Piece& piece) const {
   return call_id(piece, request_->tools, id_, 0, "toolu_");
 }
 
-void MessagesFormat::keep(const ChoiceNews& news) {
-  note_end(news);
-  for (const Piece& piece : news.pieces) {
+void MessagesFormat::keep(const ChoiceDelta& delta) {
+  note_end(delta);
+  for (const Piece& piece : delta.pieces) {
     add_piece(parts_, piece);
     if (piece.kind == PieceKind::kCallBegin) parts_.back().id = call_name(piece);
   }
@@ -141,13 +141,13 @@ void MessagesFormat::append_start(const Usage& usage, std::string& out) {
   end_event(out);
 }
 
-void MessagesFormat::append_events(const ChoiceNews& news, const Usage& usage, std::string& out) {
-  const bool is_end = news.finish_reason != FinishReason::kNone;
-  if (news.pieces.empty() && !is_end) return;
+void MessagesFormat::append_events(const ChoiceDelta& delta, const Usage& usage, std::string& out) {
+  const bool is_end = delta.finish_reason != FinishReason::kNone;
+  if (delta.pieces.empty() && !is_end) return;
   append_start(usage, out);
-  for (const Piece& piece : news.pieces) append_piece(piece, out);
+  for (const Piece& piece : delta.pieces) append_piece(piece, out);
   if (is_end) stop_block(out);
-  note_end(news);
+  note_end(delta);
 }
 
 void MessagesFormat::append_piece(const Piece& piece, std::string& out) {
@@ -210,10 +210,10 @@ void MessagesFormat::stop_block(std::string& out) {
 void MessagesFormat::append_end(const Usage& usage, std::string& out) {
   begin_event("message_delta", out);
   out += ",\"delta\":";
-  JsonWriter delta(out);
-  delta.open_object();
-  write_stop(delta);
-  delta.close_object();
+  JsonWriter change(out);
+  change.open_object();
+  write_stop(change);
+  change.close_object();
   out += ",\"usage\":";
   JsonWriter counts(out);
   write_usage(usage, counts);

@@ -30,15 +30,15 @@ class MessagesFormat final : public AnswerFormat {
 
   void add_token(size_t, const TokenOutput&) override {}
 
-  void keep(const ChoiceNews& news) override;
+  void keep(const ChoiceDelta& delta) override;
   std::string whole(std::span<const size_t> returned, const Usage& usage) override;
-  void append_events(const ChoiceNews& news, const Usage& usage, std::string& out) override;
+  void append_events(const ChoiceDelta& delta, const Usage& usage, std::string& out) override;
   void append_end(const Usage& usage, std::string& out) override;
   void append_error(const Error& error, std::string& out) override;
   void append_ping(std::string& out) override;
 
  private:
-  void note_end(const ChoiceNews& news);
+  void note_end(const ChoiceDelta& delta);
   [[nodiscard]] std::string call_name(const Piece& piece) const;
   void write_block(const AnswerPart& part, JsonWriter& json) const;
   void write_head(JsonWriter& json) const;

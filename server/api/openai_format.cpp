@@ -67,10 +67,11 @@ void write_usage(JsonWriter& json, const Usage& usage) {
 
 }  // namespace
 
-std::string_view finish_name(const ChoiceNews& news) {
-  const bool is_for_calls = news.has_called && !news.is_named &&
-                            news.finish_reason == FinishReason::kStop && news.matched_stop.empty();
-  return is_for_calls ? "tool_calls" : to_string(news.finish_reason);
+std::string_view finish_name(const ChoiceDelta& delta) {
+  const bool is_for_calls = delta.has_called && !delta.is_named &&
+                            delta.finish_reason == FinishReason::kStop &&
+                            delta.matched_stop.empty();
+  return is_for_calls ? "tool_calls" : to_string(delta.finish_reason);
 }
 
 OpenAiFormat::Choice::Choice(const Tokenizer& tokenizer, const GenerationRequest& request)
@@ -121,15 +122,15 @@ void OpenAiFormat::add_token(size_t choice_idx, const TokenOutput& output) {
   if (request_->return_token_ids) choice.token_ids.push_back(output.token);
 }
 
-void OpenAiFormat::note_end(const ChoiceNews& news) {
-  Choice& choice = choices_[news.choice_idx];
-  choice.finish_reason = finish_name(news);
+void OpenAiFormat::note_end(const ChoiceDelta& delta) {
+  Choice& choice = choices_[delta.choice_idx];
+  choice.finish_reason = finish_name(delta);
   choice.stop_reason.clear();
-  if (news.choice_idx == 0) kv_params_ = news.kv_params;
-  if (!news.matched_stop.empty()) {
-    append_json_string(choice.stop_reason, news.matched_stop);
-  } else if (news.stop_token != kInvalidToken) {
-    choice.stop_reason = std::to_string(news.stop_token);
+  if (delta.choice_idx == 0) kv_params_ = delta.kv_params;
+  if (!delta.matched_stop.empty()) {
+    append_json_string(choice.stop_reason, delta.matched_stop);
+  } else if (delta.stop_token != kInvalidToken) {
+    choice.stop_reason = std::to_string(delta.stop_token);
   }
 }
 

@@ -63,8 +63,8 @@ class OpenAiFormat : public AnswerFormat {
   // Writes the members after the choices of a whole answer.
   virtual void write_behind_choices(JsonWriter& json) = 0;
 
-  // Keeps the choice's finish and stop reasons from its news.
-  void note_end(const ChoiceNews& news);
+  // Keeps the choice's finish and stop reasons from its last delta.
+  void note_end(const ChoiceDelta& delta);
 
   // Frame an event: begin_event(), the choice's own members, end_event().
   void begin_event(size_t choice_idx, std::string& out) const;

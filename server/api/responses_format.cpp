@@ -102,10 +102,10 @@ void ResponsesFormat::add_token(size_t, const TokenOutput& output) {
   event_tokens_.append(output);
 }
 
-void ResponsesFormat::note_end(const ChoiceNews& news) {
-  if (news.finish_reason == FinishReason::kNone) return;
-  kv_params_ = news.kv_params;
-  status_ = news.finish_reason == FinishReason::kStop ? Status::kCompleted : Status::kIncomplete;
+void ResponsesFormat::note_end(const ChoiceDelta& delta) {
+  if (delta.finish_reason == FinishReason::kNone) return;
+  kv_params_ = delta.kv_params;
+  status_ = delta.finish_reason == FinishReason::kStop ? Status::kCompleted : Status::kIncomplete;
 }
 
 void ResponsesFormat::add(const Piece& piece) {
@@ -128,9 +128,9 @@ const ResponseTool* ResponsesFormat::tool_of(const AnswerPart& part) const {
   return find_tool(record_.tools, part.name);
 }
 
-void ResponsesFormat::keep(const ChoiceNews& news) {
-  note_end(news);
-  for (const Piece& piece : news.pieces) add(piece);
+void ResponsesFormat::keep(const ChoiceDelta& delta) {
+  note_end(delta);
+  for (const Piece& piece : delta.pieces) add(piece);
 }
 
 std::string ResponsesFormat::item_id(size_t item_idx) const {
@@ -293,15 +293,15 @@ void ResponsesFormat::append_start(std::string& out) {
   append_response("response.in_progress", response, out);
 }
 
-void ResponsesFormat::append_events(const ChoiceNews& news, const Usage&, std::string& out) {
-  const bool is_end = news.finish_reason != FinishReason::kNone;
-  if (news.pieces.empty() && !is_end) return;
+void ResponsesFormat::append_events(const ChoiceDelta& delta, const Usage&, std::string& out) {
+  const bool is_end = delta.finish_reason != FinishReason::kNone;
+  if (delta.pieces.empty() && !is_end) return;
   append_start(out);
-  for (size_t i = 0; i < news.pieces.size(); ++i) {
-    const Piece& piece = news.pieces[i];
+  for (size_t i = 0; i < delta.pieces.size(); ++i) {
+    const Piece& piece = delta.pieces[i];
     append_piece(piece, out);
   }
-  note_end(news);
+  note_end(delta);
   if (is_end) end_item(out);
 }
 

@@ -57,16 +57,16 @@ class ResponsesFormat final : public AnswerFormat {
 
   void add_token(size_t, const TokenOutput& output) override;
 
-  void keep(const ChoiceNews& news) override;
+  void keep(const ChoiceDelta& delta) override;
   std::string whole(std::span<const size_t> returned, const Usage& usage) override;
-  void append_events(const ChoiceNews& news, const Usage& usage, std::string& out) override;
+  void append_events(const ChoiceDelta& delta, const Usage& usage, std::string& out) override;
   void append_end(const Usage& usage, std::string& out) override;
   void append_error(const Error& error, std::string& out) override;
 
  private:
   enum class Status : uint8_t { kInProgress, kCompleted, kIncomplete, kFailed };
 
-  void note_end(const ChoiceNews& news);
+  void note_end(const ChoiceDelta& delta);
   void add(const Piece& piece);
   [[nodiscard]] const ResponseTool* tool_of(const AnswerPart& part) const;
   void write_call(const AnswerPart& part, bool is_done, JsonWriter& json) const;

@@ -172,7 +172,7 @@ class FrontEnd {
   const Config config;
   const std::span<const Route> routes;
   const HandoffConfig handoff;
-  const std::string engine_id;  // the name by which routers tell its peers about this engine
+  const std::string engine_id;  // the name by which routers name this engine to its peers
   Engine& engine;
   Authenticator authenticator;
   BodyBudget bodies;

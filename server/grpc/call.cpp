@@ -159,10 +159,10 @@ void GrpcCall::flush() {
   cancel_generation();
 }
 
-void GrpcCall::tell(const ChoiceNews& news, const Usage& usage) {
+void GrpcCall::add_delta(const ChoiceDelta& delta, const Usage& usage) {
   usage_ = usage;
-  if (news.finish_reason != FinishReason::kNone) note_end(finish_name(news));
-  add_news(news);
+  if (delta.finish_reason != FinishReason::kNone) note_end(finish_name(delta));
+  write_delta(delta);
 }
 
 // Notes for the log how a choice ended, or all that were open.

@@ -53,7 +53,7 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
 
   void attach(std::shared_ptr<Generation>) final {}
 
-  void tell(const ChoiceNews& news, const Usage& usage) final;
+  void add_delta(const ChoiceDelta& delta, const Usage& usage) final;
 
   void flush() final;
   void finish(std::span<const size_t> returned, const Usage& usage) final;
@@ -73,7 +73,7 @@ class GrpcCall : public Answer, public std::enable_shared_from_this<GrpcCall> {
 
   virtual void ended() {}
 
-  virtual void add_news(const ChoiceNews& news) = 0;
+  virtual void write_delta(const ChoiceDelta& delta) = 0;
   // The generation is complete: the rest of the output becomes pending.
   virtual void complete(std::span<const size_t> returned, const Usage& usage) = 0;
   // Fills the writer's message and writes it; false: nothing is pending.

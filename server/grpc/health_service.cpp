@@ -62,7 +62,7 @@ class HealthService::Watch final : public OneRequestWire<HealthCheckResponse> {
   void OnWriteDone(bool ok) override {
     const std::scoped_lock lock(service_.mutex_);
     is_writing_ = false;
-    if (ok) return tell();
+    if (ok) return notify();
     end(grpc::Status::CANCELLED);
   }
 
@@ -80,12 +80,12 @@ class HealthService::Watch final : public OneRequestWire<HealthCheckResponse> {
   }
 
   // The service's mutex is held, also in the next two.
-  void tell() {
+  void notify() {
     if (!has_begun_ || is_writing_ || has_ended_) return;
     const Status now =
         is_known_ ? status_of(service_.is_serving_) : HealthCheckResponse::SERVICE_UNKNOWN;
-    if (told_ == now) return;
-    told_ = now;
+    if (sent_ == now) return;
+    sent_ = now;
     response_.set_status(now);
     is_writing_ = true;
     StartWrite(&response_);
@@ -99,13 +99,13 @@ class HealthService::Watch final : public OneRequestWire<HealthCheckResponse> {
   void begin(bool is_known) {
     has_begun_ = true;
     is_known_ = is_known;
-    tell();
+    notify();
   }
 
   HealthService& service_;
   grpc::ByteBuffer message_;
   HealthCheckResponse response_;
-  std::optional<Status> told_;
+  std::optional<Status> sent_;
   bool has_begun_ = false;
   bool is_known_ = false;
   bool is_writing_ = false;
@@ -139,7 +139,7 @@ HealthService::~HealthService() = default;
 void HealthService::set_serving(bool is_serving) {
   const std::scoped_lock lock(mutex_);
   is_serving_ = is_serving;
-  for (Watch* watch : watches_) watch->tell();
+  for (Watch* watch : watches_) watch->notify();
 }
 
 void HealthService::end_watches() {

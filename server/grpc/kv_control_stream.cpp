@@ -104,7 +104,7 @@ void KvControlStream::tick(Clock::time_point now, uint64_t num_steps, const KvLo
   if (state_ == State::kHandshake && now > began_at_ + settings_.dead) {
     end(false, "the peer is silent");
   }
-  if (state_ == State::kFailing && now > began_at_ + settings_.dead) return tell_failure();
+  if (state_ == State::kFailing && now > began_at_ + settings_.dead) return send_failure();
   if (has_ended() || wire_ == nullptr) return;
   num_steps_ = num_steps;
   load_ = load;
@@ -127,7 +127,7 @@ void KvControlStream::tick(Clock::time_point now, uint64_t num_steps, const KvLo
 void KvControlStream::close(const std::string& reason) {
   const std::scoped_lock lock(mutex_);
   if (!has_ended()) end(false, reason);
-  if (state_ == State::kFailing) tell_failure();
+  if (state_ == State::kFailing) send_failure();
 }
 
 bool KvControlStream::is_over() const {
@@ -140,7 +140,7 @@ bool KvControlStream::is_up() const {
   return state_ == State::kUp;
 }
 
-void KvControlStream::tell_failure() {
+void KvControlStream::send_failure() {
   state_ = State::kOver;
   sink_.deliver(KvPeerDown{id_, failure_});
 }

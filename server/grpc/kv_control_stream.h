@@ -79,7 +79,7 @@ class KvControlStream {
 
   // Called with mutex_ held.
   void end(bool is_refused, const std::string& reason);
-  void tell_failure();
+  void send_failure();
   [[nodiscard]] bool has_ended() const { return state_ >= State::kFailing; }
   void handle(const kv::v1::Envelope& in);
   void handle_challenge(const kv::v1::Envelope& in);

@@ -67,19 +67,19 @@ class ReflectionCall final : public OneRequestWire<ServerReflectionResponse> {
   void answer(const ServerReflectionRequest& request) {
     switch (request.message_request_case()) {
       case ServerReflectionRequest::kFileByFilename:
-        return tell_file(pool_.FindFileByName(request.file_by_filename()));
+        return send_file(pool_.FindFileByName(request.file_by_filename()));
       case ServerReflectionRequest::kFileContainingSymbol:
-        return tell_file(pool_.FindFileContainingSymbol(request.file_containing_symbol()));
+        return send_file(pool_.FindFileContainingSymbol(request.file_containing_symbol()));
       case ServerReflectionRequest::kFileContainingExtension: {
         const auto& asked = request.file_containing_extension();
         const auto* type = pool_.FindMessageTypeByName(asked.containing_type());
         const FieldDescriptor* field =
             type == nullptr ? nullptr
                             : pool_.FindExtensionByNumber(type, asked.extension_number());
-        return tell_file(field == nullptr ? nullptr : field->file());
+        return send_file(field == nullptr ? nullptr : field->file());
       }
       case ServerReflectionRequest::kAllExtensionNumbersOfType:
-        return tell_extensions(request.all_extension_numbers_of_type());
+        return send_extensions(request.all_extension_numbers_of_type());
       case ServerReflectionRequest::kListServices:
         for (const std::string_view name : kServices) {
           response_.mutable_list_services_response()->add_service()->set_name(std::string(name));
@@ -88,28 +88,28 @@ class ReflectionCall final : public OneRequestWire<ServerReflectionResponse> {
       case ServerReflectionRequest::MESSAGE_REQUEST_NOT_SET:
         break;
     }
-    tell_error(grpc::StatusCode::INVALID_ARGUMENT, "The request asks nothing that is known here.");
+    send_error(grpc::StatusCode::INVALID_ARGUMENT, "The request asks nothing that is known here.");
   }
 
   // The file, and each that it needs once.
-  void tell_file(const FileDescriptor* file) {
-    if (file == nullptr) return tell_error(grpc::StatusCode::NOT_FOUND, "There is no such thing.");
+  void send_file(const FileDescriptor* file) {
+    if (file == nullptr) return send_error(grpc::StatusCode::NOT_FOUND, "There is no such thing.");
     std::vector<const FileDescriptor*> files = {file};
-    for (size_t told = 0; told < files.size(); ++told) {
+    for (size_t sent = 0; sent < files.size(); ++sent) {
       google::protobuf::FileDescriptorProto proto;
-      files[told]->CopyTo(&proto);
+      files[sent]->CopyTo(&proto);
       proto.SerializeToString(
           response_.mutable_file_descriptor_response()->add_file_descriptor_proto());
-      for (int i = 0; i < files[told]->dependency_count(); ++i) {
-        const FileDescriptor* needed = files[told]->dependency(i);
+      for (int i = 0; i < files[sent]->dependency_count(); ++i) {
+        const FileDescriptor* needed = files[sent]->dependency(i);
         if (std::ranges::find(files, needed) == files.end()) files.push_back(needed);
       }
     }
   }
 
-  void tell_extensions(const std::string& type_name) {
+  void send_extensions(const std::string& type_name) {
     const auto* type = pool_.FindMessageTypeByName(type_name);
-    if (type == nullptr) return tell_error(grpc::StatusCode::NOT_FOUND, "There is no such type.");
+    if (type == nullptr) return send_error(grpc::StatusCode::NOT_FOUND, "There is no such type.");
     std::vector<const FieldDescriptor*> fields;
     pool_.FindAllExtensions(type, &fields);
     auto& out = *response_.mutable_all_extension_numbers_response();
@@ -117,7 +117,7 @@ class ReflectionCall final : public OneRequestWire<ServerReflectionResponse> {
     for (const FieldDescriptor* field : fields) out.add_extension_number(field->number());
   }
 
-  void tell_error(grpc::StatusCode code, const std::string& message) {
+  void send_error(grpc::StatusCode code, const std::string& message) {
     response_.mutable_error_response()->set_error_code(code);
     response_.mutable_error_response()->set_error_message(message);
   }

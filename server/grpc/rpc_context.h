@@ -109,7 +109,7 @@ class RpcContext {
 
   // Answers a call without arguments, from any caller.
   template <typename Response>
-  OneRequestWire<Response>* tell(grpc::CallbackServerContext& context,
+  OneRequestWire<Response>* respond(grpc::CallbackServerContext& context,
                                  size_t method,
                                  Response response) const {
     echo_request_id(context);

@@ -85,20 +85,20 @@ class SluiceCall final : public GrpcCall {
     grow(choice_idx, kBytesOfLogprob * (1 + output.top_logprobs.size()));
   }
 
-  void add_news(const ChoiceNews& news) override {
-    v1::Choice& choice = choices_[news.choice_idx];
-    for (const Piece& piece : news.pieces) {
-      add_piece(news.choice_idx, piece, choice);
-      grow(news.choice_idx, piece.text.size() + 1);
+  void write_delta(const ChoiceDelta& delta) override {
+    v1::Choice& choice = choices_[delta.choice_idx];
+    for (const Piece& piece : delta.pieces) {
+      add_piece(delta.choice_idx, piece, choice);
+      grow(delta.choice_idx, piece.text.size() + 1);
     }
-    if (news.finish_reason == FinishReason::kNone) return;
-    choice.set_finish_reason(std::string(finish_name(news)));
-    if (!news.matched_stop.empty()) {
-      choice.set_stop(std::string(news.matched_stop));
-    } else if (news.stop_token != kInvalidToken) {
-      choice.set_stop_token_id(news.stop_token);
+    if (delta.finish_reason == FinishReason::kNone) return;
+    choice.set_finish_reason(std::string(finish_name(delta)));
+    if (!delta.matched_stop.empty()) {
+      choice.set_stop(std::string(delta.matched_stop));
+    } else if (delta.stop_token != kInvalidToken) {
+      choice.set_stop_token_id(delta.stop_token);
     }
-    grow(news.choice_idx, 1);
+    grow(delta.choice_idx, 1);
   }
 
  private:

@@ -93,14 +93,14 @@ class VllmCall final : public GrpcCall {
     if (request_->stream) pending_bytes_ += 2 * sizeof(float) * (1 + output.top_logprobs.size());
   }
 
-  void add_news(const ChoiceNews& news) override {
-    Choice& choice = choices_[news.choice_idx];
-    choice.num_tokens = static_cast<uint32_t>(news.num_tokens);
-    choice.num_cached = static_cast<uint32_t>(news.num_cached);
-    choice.finish_reason = news.finish_reason;
-    choice.matched_stop = news.matched_stop;
-    choice.stop_token = news.stop_token;
-    choice.kv_params = news.kv_params;
+  void write_delta(const ChoiceDelta& delta) override {
+    Choice& choice = choices_[delta.choice_idx];
+    choice.num_tokens = static_cast<uint32_t>(delta.num_tokens);
+    choice.num_cached = static_cast<uint32_t>(delta.num_cached);
+    choice.finish_reason = delta.finish_reason;
+    choice.matched_stop = delta.matched_stop;
+    choice.stop_token = delta.stop_token;
+    choice.kv_params = delta.kv_params;
   }
 
  private:
@@ -312,7 +312,7 @@ class VllmService final : public MetadataFirstService {
     serve<engine::EmbedResponse>(
         kVllmService, "Embed", [this](auto* context) { return embed(rpc_, *context); });
     serve<engine::HealthCheckResponse>(kVllmService, "HealthCheck", [this](auto* context) {
-      return rpc_.tell(*context, grpc_method(kVllmService, "HealthCheck"), health());
+      return rpc_.respond(*context, grpc_method(kVllmService, "HealthCheck"), health());
     });
     serve<engine::GetModelInfoResponse>(kVllmService, "GetModelInfo", [this](auto* context) {
       return rpc_.answer<engine::GetModelInfoRequest, engine::GetModelInfoResponse>(
@@ -321,7 +321,7 @@ class VllmService final : public MetadataFirstService {
           [this](const auto&, const auto&, auto& response) { return fill_model(response); });
     });
     serve<engine::GetServerInfoResponse>(kVllmService, "GetServerInfo", [this](auto* context) {
-      return rpc_.tell(*context, grpc_method(kVllmService, "GetServerInfo"), server_info());
+      return rpc_.respond(*context, grpc_method(kVllmService, "GetServerInfo"), server_info());
     });
     serve<engine::GetLoadsResponse>(
         kVllmService, "GetLoads", [this](auto* context) { return get_loads(*context); });
@@ -415,7 +415,7 @@ class VllmService final : public MetadataFirstService {
   // Open to all. The message counts, but is not read where the call has no key.
   OneRequestWire<engine::GetLoadsResponse>* get_loads(grpc::CallbackServerContext& context) {
     constexpr size_t kMethod = grpc_method(kVllmService, "GetLoads");
-    if (!rpc_.admit(context)) return rpc_.tell(context, kMethod, loads());
+    if (!rpc_.admit(context)) return rpc_.respond(context, kMethod, loads());
     using Reactor = AnswerReactor<engine::GetLoadsRequest, engine::GetLoadsResponse>;
     return new Reactor(
         [this](const engine::GetLoadsRequest& request, Reactor& reactor) {

@@ -67,8 +67,8 @@ std::shared_ptr<PrefillLeg> PrefillLeg::begin(Worker& worker,
   leg->call_ = worker.link.generate(
       prefill_of(request, fetch.transfer),
       model.system_fingerprint,
-      [weak](const CallNews& news) {
-        if (const auto alive = weak.lock()) alive->take_news(news);
+      [weak](const CallUpdate& update) {
+        if (const auto alive = weak.lock()) alive->take_update(update);
       },
       [weak](CallEnd end, const std::string& /*reason*/) {
         if (const auto alive = weak.lock()) alive->take_end(end);
@@ -78,19 +78,19 @@ std::shared_ptr<PrefillLeg> PrefillLeg::begin(Worker& worker,
 
 PrefillLeg::~PrefillLeg() { end(); }
 
-void PrefillLeg::take_news(const CallNews& news) {
+void PrefillLeg::take_update(const CallUpdate& update) {
   if (worker_ == nullptr) return;
   const auto has_ended = [](const TokenOutput& output) {
     return output.finish_reason != FinishReason::kNone;
   };
   const auto has_token = [](const TokenOutput& output) { return output.token != kInvalidToken; };
-  const bool is_over = std::ranges::any_of(news.outputs, has_ended);
-  if (std::ranges::any_of(news.outputs, has_token)) worker_->prefixes.add(chain_);
-  if (news.accepted || news.refusal || is_over) {
+  const bool is_over = std::ranges::any_of(update.outputs, has_ended);
+  if (std::ranges::any_of(update.outputs, has_token)) worker_->prefixes.add(chain_);
+  if (update.accepted || update.refusal || is_over) {
     worker_->breaker.succeeded();  // the worker has answered
     has_answered_ = true;
   }
-  if (is_over || news.refusal) leave();
+  if (is_over || update.refusal) leave();
 }
 
 void PrefillLeg::take_end(CallEnd end) {

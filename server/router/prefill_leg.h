@@ -38,7 +38,7 @@ class PrefillLeg {
  private:
   explicit PrefillLeg(Worker& worker) : worker_(&worker) {}
 
-  void take_news(const CallNews& news);
+  void take_update(const CallUpdate& update);
   void take_end(CallEnd end);
   void leave();
 

@@ -45,7 +45,7 @@ RemoteEngine::RemoteEngine(const Config& config,
                 [this](Expected<void> status) { take_learned(std::move(status)); }),
       random_(std::random_device()()) {
   stats_.router.emplace();
-  workers_.set_events({.lost = [this](Worker& worker) { lose_all_of(worker); },
+  workers_.set_events({.lost = [this](Worker& worker) { reassign_all(worker); },
                        .changed =
                            [this](Worker& worker) {
                              versions_.learn(worker);
@@ -117,8 +117,8 @@ void RemoteEngine::schedule_tick() {
 void RemoteEngine::tick() {
   const Time now = Clock::now();
   workers_.tick(now);
-  if (learned_ && now - waiting_said_at_ > kBetweenComplaints) {
-    waiting_said_at_ = now;
+  if (learned_ && now - waiting_logged_at_ > kBetweenComplaints) {
+    waiting_logged_at_ = now;
     log_event(LogLevel::kInfo, "waiting_for_workers", "known", workers_.all().size());
   }
   dispatch_parked();
@@ -177,7 +177,7 @@ void RemoteEngine::begin(std::shared_ptr<Stream> stream) {
   Stream& begun = *stream;
   streams_.emplace(begun.id, std::move(stream));
   if (has_stopped_) return end(begun, FinishReason::kAbort);
-  budget_.request_came();
+  budget_.count_request();
   const ValidRequest& request = begun.ledger.request();
   {
     const std::scoped_lock lock(stats_mutex_);
@@ -197,19 +197,19 @@ RemoteEngine::Stream* RemoteEngine::find(RequestId id, uint32_t attempt) {
   return found->second.get();
 }
 
-void RemoteEngine::take_news(RequestId id, uint32_t attempt, CallNews news) {
+void RemoteEngine::take_update(RequestId id, uint32_t attempt, CallUpdate update) {
   Stream* const stream = find(id, attempt);
   if (stream == nullptr) {
     const std::scoped_lock lock(stats_mutex_);
-    stats_.router->num_late_outputs += news.outputs.size();
+    stats_.router->num_late_outputs += update.outputs.size();
     return;
   }
   stream->heard_at = Clock::now();
-  if (news.is_broken) {
+  if (update.is_broken) {
     return fail_attempt(*stream, {ErrorCode::kInternal, "A worker's message is broken.", {}, {}});
   }
-  if (news.refusal) return take_refusal(*stream, *news.refusal);
-  if (news.accepted) {
+  if (update.refusal) return take_refusal(*stream, *update.refusal);
+  if (update.accepted) {
     stream->ledger.accepted();
     stream->is_accepted = true;
     stream->full.clear();  // that was about the wait for this worker
@@ -217,9 +217,9 @@ void RemoteEngine::take_news(RequestId id, uint32_t attempt, CallNews news) {
     stream->worker->breaker.succeeded();
   }
   const std::shared_ptr<Stream> kept = streams_.at(id);  // the last output may erase it
-  if (!news.outputs.empty()) leave_queue(*kept);
-  int32_t position = news.position;
-  for (TokenOutput& output : news.outputs) {
+  if (!update.outputs.empty()) leave_queue(*kept);
+  int32_t position = update.position;
+  for (TokenOutput& output : update.outputs) {
     if (!take_output(*kept, attempt, position, output)) return;
   }
 }
@@ -230,7 +230,7 @@ bool RemoteEngine::take_output(Stream& stream,
                                TokenOutput& output) {
   if (output.finish_reason == FinishReason::kAbort) {  // the router did not abort: the worker stops
     stream.worker->health.drains();
-    lose_worker(stream);
+    reassign(stream);
     return false;
   }
   if (output.finish_reason == FinishReason::kError && is_workers_own(output.error_code)) {
@@ -314,11 +314,11 @@ void RemoteEngine::take_end(RequestId id,
   switch (end) {
     case CallEnd::kLost:
       worker.breaker.died(Clock::now());
-      return lose_worker(*stream);
+      return reassign(*stream);
     case CallEnd::kOtherModel:
       worker.breaker.gave_up();
       workers_.describe(worker);
-      return lose_worker(*stream);
+      return reassign(*stream);
     case CallEnd::kInvalid:
       worker.breaker.succeeded();
       return fail(*stream, {ErrorCode::kInvalidArgument, reason, {}, {}});
@@ -346,7 +346,7 @@ void RemoteEngine::leave_worker(Stream& stream) {
   stream.prefill.reset();
 }
 
-void RemoteEngine::lose_worker(Stream& stream) {
+void RemoteEngine::reassign(Stream& stream) {
   const std::string address = stream.worker->address;
   const Worker* const lost = stream.worker;
   leave_worker(stream);
@@ -360,7 +360,7 @@ void RemoteEngine::lose_worker(Stream& stream) {
             stream.ledger.num_tokens(),
             "losses_before",
             stream.ledger.num_losses());
-  if (!stream.ledger.lose_worker(config_.max_worker_losses)) {
+  if (!stream.ledger.count_loss(config_.max_worker_losses)) {
     return fail(stream, unavailable("The request has lost its worker too many times."));
   }
   {
@@ -383,7 +383,7 @@ void RemoteEngine::fail_attempt(Stream& stream, const Error& why) {
   dispatch(stream, failed);
 }
 
-void RemoteEngine::lose_all_of(Worker& worker) {
+void RemoteEngine::reassign_all(Worker& worker) {
   worker.breaker.died(Clock::now());
   worker.prefixes.clear();
   std::vector<std::shared_ptr<Stream>> lost;
@@ -394,7 +394,7 @@ void RemoteEngine::lose_all_of(Worker& worker) {
   if (!lost.empty()) {
     log_event(LogLevel::kWarning, "worker_out", "worker", worker.address, "requests", lost.size());
   }
-  for (const auto& stream : lost) lose_worker(*stream);
+  for (const auto& stream : lost) reassign(*stream);
 }
 
 void RemoteEngine::fail(Stream& stream, const Error& error) {
@@ -508,14 +508,14 @@ EngineStats RemoteEngine::stats() const {
 void RemoteEngine::report_state(int32_t, std::function<void(EngineState)> done) {
   {
     const std::scoped_lock lock(stats_mutex_);
-    if (!stopped_) return loop_->post([this, done = std::move(done)] { tell_state(done); });
+    if (!stopped_) return loop_->post([this, done = std::move(done)] { collect_state(done); });
   }
   EngineState state;
   state.stats = stats();
   done(std::move(state));
 }
 
-void RemoteEngine::tell_state(const std::function<void(EngineState)>& done) {
+void RemoteEngine::collect_state(const std::function<void(EngineState)>& done) {
   publish_stats();
   EngineState state;
   state.stats = stats();

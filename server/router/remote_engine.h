@@ -149,7 +149,7 @@ class RemoteEngine final : public Engine {
   void expire_silent(Time now);
   Stream* find(RequestId id, uint32_t attempt);
 
-  void take_news(RequestId id, uint32_t attempt, CallNews news);
+  void take_update(RequestId id, uint32_t attempt, CallUpdate update);
   void take_end(RequestId id, uint32_t attempt, CallEnd end, const std::string& reason);
   // Returns false if the stream's attempt or the stream has ended.
   bool take_output(Stream& stream, uint32_t attempt, int32_t& position, TokenOutput& output);
@@ -164,10 +164,10 @@ class RemoteEngine final : public Engine {
 
   // Ends an attempt before the request's end.
   void leave_worker(Stream& stream);
-  void lose_worker(Stream& stream);                     // continues elsewhere
-  void fail_attempt(Stream& stream, const Error& why);  // continues elsewhere while retries are
-                                                        // left
-  void lose_all_of(Worker& worker);
+  // Continue elsewhere: after the loss of a worker, and while retries are left.
+  void reassign(Stream& stream);
+  void reassign_all(Worker& worker);
+  void fail_attempt(Stream& stream, const Error& why);
 
   // End the request.
   void fail(Stream& stream, const Error& error);
@@ -175,7 +175,7 @@ class RemoteEngine final : public Engine {
   void publish(Stream& stream, TokenOutput output);
   void publish_stats();
   [[nodiscard]] std::vector<FingerprintStats> count_versions();
-  void tell_state(const std::function<void(EngineState)>& done);
+  void collect_state(const std::function<void(EngineState)>& done);
 
   const Config config_;
   std::shared_ptr<RouterLoop> loop_ = std::make_shared<RouterLoop>();
@@ -187,7 +187,7 @@ class RemoteEngine final : public Engine {
   RetryBudget budget_;
   std::unordered_map<RequestId, std::shared_ptr<Stream>> streams_;
   int64_t num_parked_ = 0;
-  Time waiting_said_at_{};
+  Time waiting_logged_at_{};
   bool has_stopped_ = false;
 
   // Members written by the router's thread before create() returns.

@@ -9,7 +9,7 @@ namespace sluice {
 
 class RetryBudget {
  public:
-  void request_came() { left_ = std::min(left_ + kShare, kMost); }
+  void count_request() { left_ = std::min(left_ + kShare, kMost); }
 
   // Takes one retry; false: none is left.
   [[nodiscard]] bool take() {

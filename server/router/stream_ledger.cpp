@@ -32,9 +32,9 @@ StreamLedger::Verdict StreamLedger::accept(uint32_t attempt,
   if (position != num_tokens()) return Verdict::kBroken;
   if (!output.prompt_logprobs.empty()) {
     auto& scored = output.prompt_logprobs;
-    const size_t told = std::min(scored.size(), num_scored_ - num_scored_here_);
+    const size_t num_published = std::min(scored.size(), num_scored_ - num_scored_here_);
     num_scored_here_ += scored.size();
-    scored.erase(scored.begin(), scored.begin() + static_cast<ptrdiff_t>(told));
+    scored.erase(scored.begin(), scored.begin() + static_cast<ptrdiff_t>(num_published));
     num_scored_ = std::max(num_scored_, num_scored_here_);
     const bool is_end = output.finish_reason != FinishReason::kNone;
     if (output.token == kInvalidToken && !is_end) {

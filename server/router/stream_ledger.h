@@ -65,7 +65,7 @@ class StreamLedger {
 
   // Records that the attempt's worker is lost. False: too many were lost in a row without a new
   // token, which may be the request's own doing.
-  [[nodiscard]] bool lose_worker(int32_t most_losses) {
+  [[nodiscard]] bool count_loss(int32_t most_losses) {
     is_open_ = false;
     return ++num_losses_ <= most_losses;
   }

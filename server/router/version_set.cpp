@@ -196,7 +196,7 @@ void VersionSet::note_differing(const WorkerSet& workers) {
     const Version* const version = find(model.system_fingerprint);
     if (version == nullptr && !refused_.contains(model.system_fingerprint)) continue;
     worker->differs = has_usual && (version == nullptr || version->share == 0);
-    if (!worker->differs || std::exchange(worker->is_said_to_differ, true)) continue;
+    if (!worker->differs || std::exchange(worker->is_logged_as_different, true)) continue;
     log_event(LogLevel::kWarning,
               "worker_differs",
               "worker",

@@ -19,7 +19,7 @@ struct WorkerLoad {
   int64_t queued_tokens = 0;  // tokens of prompts without an output yet
   int64_t num_blocks_total = 0;
   int64_t num_blocks_used = 0;
-  std::optional<int64_t> num_open = {};  // requests that have not ended; none: it does not tell
+  std::optional<int64_t> num_open = {};  // requests that have not ended; none: unknown
 };
 
 class WorkerHealth {

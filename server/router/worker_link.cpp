@@ -113,20 +113,20 @@ WorkerLoad to_load(const wire::State& message) {
           .num_open = message.has_num_open() ? std::optional(message.num_open()) : std::nullopt};
 }
 
-CallNews to_news(const wire::GenerateResponse& message) {
-  CallNews news;
-  news.accepted = message.accepted();
-  if (message.has_refusal()) news.refusal = decode(message.refusal());
-  news.position = message.position();
+CallUpdate to_update(const wire::GenerateResponse& message) {
+  CallUpdate update;
+  update.accepted = message.accepted();
+  if (message.has_refusal()) update.refusal = decode(message.refusal());
+  update.position = message.position();
   for (const wire::TokenOutput& item : message.outputs()) {
     auto output = decode(item);
     if (!output) {
-      news.is_broken = true;
+      update.is_broken = true;
       break;
     }
-    news.outputs.push_back(std::move(*output));
+    update.outputs.push_back(std::move(*output));
   }
-  return news;
+  return update;
 }
 
 // Holds itself until OnDone().
@@ -135,11 +135,11 @@ class GenerateCall final : public grpc::ClientReadReactor<wire::GenerateResponse
  public:
   GenerateCall(std::shared_ptr<RouterLoop> loop,
                std::shared_ptr<Stub> stub,
-               std::function<void(CallNews)> news,
+               std::function<void(CallUpdate)> on_update,
                std::function<void(CallEnd, const std::string&)> end)
       : loop_(std::move(loop)),
         stub_(std::move(stub)),
-        news_(std::move(news)),
+        on_update_(std::move(on_update)),
         end_(std::move(end)) {}
 
   void begin(std::shared_ptr<GenerateCall> self, const std::string& secret) {
@@ -154,8 +154,8 @@ class GenerateCall final : public grpc::ClientReadReactor<wire::GenerateResponse
 
   void OnReadDone(bool ok) override {
     if (!ok) return;
-    loop_->post([call = self_, news = std::make_shared<CallNews>(to_news(response_))] {
-      call->news_(std::move(*news));
+    loop_->post([call = self_, update = std::make_shared<CallUpdate>(to_update(response_))] {
+      call->on_update_(std::move(*update));
     });
     StartRead(&response_);
   }
@@ -171,7 +171,7 @@ class GenerateCall final : public grpc::ClientReadReactor<wire::GenerateResponse
  private:
   std::shared_ptr<RouterLoop> loop_;
   std::shared_ptr<Stub> stub_;
-  std::function<void(CallNews)> news_;
+  std::function<void(CallUpdate)> on_update_;
   std::function<void(CallEnd, const std::string&)> end_;
   std::shared_ptr<GenerateCall> self_;
   grpc::ClientContext context_;
@@ -276,9 +276,9 @@ void WorkerLink::fetch_tokenizer(std::function<void(Expected<std::vector<NamedFi
 std::shared_ptr<WorkerCallHandle> WorkerLink::generate(
     const ValidRequest& request,
     const std::string& fingerprint,
-    std::function<void(CallNews)> news,
+    std::function<void(CallUpdate)> on_update,
     std::function<void(CallEnd, const std::string&)> end) {
-  auto call = std::make_shared<GenerateCall>(loop_, stub_, std::move(news), std::move(end));
+  auto call = std::make_shared<GenerateCall>(loop_, stub_, std::move(on_update), std::move(end));
   encode(request, WorkerClock::now(), *call->request.mutable_request());
   call->request.set_fingerprint(fingerprint);
   call->begin(call, secret_);

@@ -26,14 +26,14 @@ struct WorkerDescription {
   ModelInfo model;
   uint64_t epoch = 0;
   std::vector<TokenId> end_tokens;
-  int64_t created = 0;     // Unix time of its start in seconds; 0: it does not tell
+  int64_t created = 0;     // Unix time of its start in seconds; 0: unknown
   int32_t block_size = 0;  // at least 1
   int32_t max_logprobs = 0;
   std::string kv_events_endpoint;  // the worker's bound endpoint; empty: none
 };
 
 // One message of a request's call.
-struct CallNews {
+struct CallUpdate {
   bool accepted = false;
   std::optional<Error> refusal;  // the engine's, if it has not accepted
   int32_t position = 0;          // tokens of the answer in front of the outputs
@@ -68,11 +68,11 @@ class WorkerLink {
   void ping(std::function<void(Expected<WorkerLoad>)> done);
   void fetch_tokenizer(std::function<void(Expected<std::vector<NamedFile>>)> done);
 
-  // Calls `news` for each message and then `end` once, on the loop's thread.
+  // Calls `on_update` for each message and then `end` once, on the loop's thread.
   std::shared_ptr<WorkerCallHandle> generate(
       const ValidRequest& request,
       const std::string& fingerprint,
-      std::function<void(CallNews)> news,
+      std::function<void(CallUpdate)> on_update,
       std::function<void(CallEnd, const std::string& reason)> end);
 
  private:

@@ -94,7 +94,7 @@ Worker* WorkerSet::any_of(const std::string& fingerprint) const {
 
 void WorkerSet::describe(Worker& worker) {
   worker.description.reset();
-  worker.is_said_to_differ = false;
+  worker.is_logged_as_different = false;
   worker.events.reset(worker.prefixes);
   if (worker.is_describing) return;
   worker.is_describing = true;

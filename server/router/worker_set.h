@@ -39,7 +39,7 @@ struct Worker {
   bool is_describing = false;
   bool is_leaving = false;  // discovery no longer names it
   bool differs = false;     // it gets no new requests, because others have another fingerprint
-  bool is_said_to_differ = false;  // the log has named it
+  bool is_logged_as_different = false;  // the log has named it
   std::chrono::steady_clock::time_point pinged_at{};
   int64_t num_streams = 0;
   int64_t queued_tokens = 0;  // tokens of requests without an output yet

@@ -87,14 +87,14 @@ class RingStream final : public KvStream {
 // A receiver's session with slots in one piece of memory.
 class Owner final : public KvSessionOwner {
  public:
-  void do_commands() override {}
+  void run_commands() override {}
 
   void complete(const KvCompletion& completion) override {
     CHECK(completion.frame.payload_bytes <= kSlotBytes);
     CHECK(posted_.erase(completion.frame.slot) == 1);
   }
 
-  bool tell_once(const KvCompletion&) override { return ++num_told_ < 100; }
+  bool report_once(const KvCompletion&) override { return ++num_reported_ < 100; }
 
   void release_one() override {}
 
@@ -111,7 +111,7 @@ class Owner final : public KvSessionOwner {
   KvAtomicCounts counts_;
   std::vector<std::byte> memory_ = std::vector<std::byte>(kSlotBytes);
   std::set<uint32_t> posted_;
-  size_t num_told_ = 0;
+  size_t num_reported_ = 0;
 };
 
 KvSessionOptions receiver_options() {

@@ -84,14 +84,14 @@ Pieces parse(const std::shared_ptr<const OutputFormat>& format,
            (joins >> (end % 64) & 1) != 0) {
       bytes += parts[end++].bytes;
     }
-    Pieces news;
-    parser.feed(parts[at].token, bytes, parts[at].is_special, news);
-    for (const Piece& piece : news) {
+    Pieces delta;
+    parser.feed(parts[at].token, bytes, parts[at].is_special, delta);
+    for (const Piece& piece : delta) {
       CHECK_EQ(find_invalid_utf8(piece.text, 0), piece.text.size());
       CHECK_EQ(find_invalid_utf8(piece.model_id, 0), piece.model_id.size());
     }
     pieces.insert(
-        pieces.end(), std::make_move_iterator(news.begin()), std::make_move_iterator(news.end()));
+        pieces.end(), std::make_move_iterator(delta.begin()), std::make_move_iterator(delta.end()));
     at = end;
     if (joins % 16 == 3) {
       const OutputParser copy = parser;

@@ -59,7 +59,7 @@ void take_responses(std::string_view bytes) {
   int32_t num_published = 0;
   for (size_t at = 0; at < bytes.size(); at += 48) {
     if (bytes[at] == 'L') {
-      (void)ledger.lose_worker(3);
+      (void)ledger.count_loss(3);
       attempt = ledger.begin_attempt();
       continue;
     }

@@ -392,7 +392,7 @@ TEST(KvIpcLink, APayloadIsThereWhenBothEndsHaveSaidSo) {
   EXPECT_EQ(receiver.num_open(), 2U);
   ASSERT_TRUE(test::wait_until([&] {
     receiver.advance(done);
-    receiver.say(said);
+    receiver.take_frames(said);
     return said.size() == 2;
   }));
   EXPECT_TRUE(done.empty());  // read, and not known to have been kept
@@ -407,7 +407,7 @@ TEST(KvIpcLink, APayloadIsThereWhenBothEndsHaveSaidSo) {
   sender.advance(done);
   EXPECT_EQ(done, (std::vector<uint64_t>{5, 7}));
   done.clear();
-  sender.say(said);
+  sender.take_frames(said);
   for (const KvFrame& frame : said) EXPECT_TRUE(receiver.take(frame));
   receiver.advance(done);
   EXPECT_EQ(done, (std::vector<uint64_t>{5, 7}));

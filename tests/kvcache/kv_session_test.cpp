@@ -130,7 +130,7 @@ class SlowLink final : public DeviceLink {
 
   bool take(const KvFrame&) override { return false; }
 
-  void say(std::vector<KvFrame>&) override {}
+  void take_frames(std::vector<KvFrame>&) override {}
 
   void abort() override { state_ = State::kBroken; }
 
@@ -198,13 +198,13 @@ class SlowLinks final : public DeviceLinks {
 // The transport in a session's place: commands wait here, and what was taken is counted.
 class Owner final : public KvSessionOwner {
  public:
-  void do_commands() override {
+  void run_commands() override {
     for (const auto& command : std::exchange(commands, {})) command();
   }
 
   void complete(const KvCompletion& completion) override { completions.push_back(completion); }
 
-  bool tell_once(const KvCompletion& completion) override {
+  bool report_once(const KvCompletion& completion) override {
     complete(completion);
     return true;
   }
@@ -336,7 +336,7 @@ class World {
   }
 
   void advance(KvSessionState& session, Owner& owner) {
-    if (random_() % 3 == 0) owner.do_commands();
+    if (random_() % 3 == 0) owner.run_commands();
     for (const auto& connection : session.connections()) {
       connection->may_read = connection->may_write = true;
     }

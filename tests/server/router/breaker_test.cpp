@@ -120,7 +120,7 @@ TEST(RetryBudget, ATenthOfTheRequestsAndAFewAtTheStart) {
   while (budget.take()) ++num_taken;
   EXPECT_EQ(num_taken, 3);
   for (int i = 0; i < 1000; ++i) {
-    budget.request_came();
+    budget.count_request();
     num_taken += budget.take() ? 1 : 0;
   }
   EXPECT_NEAR(num_taken, 3 + 100, 1);
@@ -128,7 +128,7 @@ TEST(RetryBudget, ATenthOfTheRequestsAndAFewAtTheStart) {
 
 TEST(RetryBudget, ABurstIsBounded) {
   RetryBudget budget;
-  for (int i = 0; i < 100'000; ++i) budget.request_came();
+  for (int i = 0; i < 100'000; ++i) budget.count_request();
   int num_taken = 0;
   while (budget.take()) ++num_taken;
   EXPECT_EQ(num_taken, 100);

@@ -347,9 +347,9 @@ TEST(RemoteEngine, StopEndsEverything) {
   router->stop();
   for (const RequestId id : ids) EXPECT_EQ(sink.wait(id).finish_reason, FinishReason::kAbort);
   EXPECT_FALSE(router->submit(request_of(), sink));
-  bool is_told = false;
-  router->report_state(1, [&](const EngineState&) { is_told = true; });
-  EXPECT_TRUE(is_told);
+  bool is_reported = false;
+  router->report_state(1, [&](const EngineState&) { is_reported = true; });
+  EXPECT_TRUE(is_reported);
   EXPECT_TRUE(eventually([&] { return worker->num_aborted() == 5; }));
   worker->step();
 }

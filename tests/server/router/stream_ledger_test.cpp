@@ -42,7 +42,7 @@ TEST(StreamLedger, TheNextAttemptBeginsBehindTheTokensThatWerePublished) {
     TokenOutput output = token(id);
     EXPECT_EQ(ledger.accept(first, ledger.num_tokens(), output), Fate::kPublish);
   }
-  EXPECT_TRUE(ledger.lose_worker(5));
+  EXPECT_TRUE(ledger.count_loss(5));
   const uint32_t second = ledger.begin_attempt();
   EXPECT_NE(first, second);
   const ValidRequest next = ledger.attempt_request();
@@ -97,7 +97,7 @@ TEST(StreamLedger, LogprobsOfThePromptAreToldOnce) {
   const uint32_t first = ledger.begin_attempt();
   TokenOutput output = scored({2, 3});
   EXPECT_EQ(ledger.accept(first, 0, output), Fate::kPublish);
-  ASSERT_TRUE(ledger.lose_worker(5));
+  ASSERT_TRUE(ledger.count_loss(5));
 
   const uint32_t second = ledger.begin_attempt();
   EXPECT_EQ(ledger.attempt_request().sampling.num_prompt_logprobs, 2);
@@ -109,7 +109,7 @@ TEST(StreamLedger, LogprobsOfThePromptAreToldOnce) {
   EXPECT_EQ(output.prompt_logprobs[0].token, 4);
   output = token(40);
   EXPECT_EQ(ledger.accept(second, 0, output), Fate::kPublish);
-  ASSERT_TRUE(ledger.lose_worker(5));
+  ASSERT_TRUE(ledger.count_loss(5));
   ledger.begin_attempt();
   EXPECT_EQ(ledger.attempt_request().sampling.num_prompt_logprobs, -1) << "all have been told";
 }
@@ -120,7 +120,7 @@ TEST(StreamLedger, AHandoffIsTheFirstAttempts) {
   StreamLedger ledger(std::move(request));
   ledger.begin_attempt();
   EXPECT_TRUE(ledger.attempt_request().handoff);
-  ASSERT_TRUE(ledger.lose_worker(5));
+  ASSERT_TRUE(ledger.count_loss(5));
   ledger.begin_attempt();
   EXPECT_FALSE(ledger.attempt_request().handoff);
 }
@@ -132,7 +132,7 @@ TEST(StreamLedger, CountsOfPredictionsGoOn) {
   output.num_accepted_predictions = 3;
   output.num_rejected_predictions = 1;
   EXPECT_EQ(ledger.accept(first, 0, output), Fate::kPublish);
-  ASSERT_TRUE(ledger.lose_worker(5));
+  ASSERT_TRUE(ledger.count_loss(5));
   const uint32_t second = ledger.begin_attempt();
   output = token(41);
   output.num_accepted_predictions = 2;
@@ -147,12 +147,12 @@ TEST(StreamLedger, TooManyLossesInARowWithoutATokenAreTheEnd) {
     const uint32_t attempt = ledger.begin_attempt();
     TokenOutput output = token(40);
     ASSERT_EQ(ledger.accept(attempt, ledger.num_tokens(), output), Fate::kPublish);
-    EXPECT_TRUE(ledger.lose_worker(2)) << "each attempt got on";
+    EXPECT_TRUE(ledger.count_loss(2)) << "each attempt got on";
   }
   ledger.begin_attempt();
-  EXPECT_TRUE(ledger.lose_worker(2));
+  EXPECT_TRUE(ledger.count_loss(2));
   ledger.begin_attempt();
-  EXPECT_FALSE(ledger.lose_worker(2));
+  EXPECT_FALSE(ledger.count_loss(2));
 }
 
 TEST(StreamLedger, ErrorsAreTriedAgainTwice) {

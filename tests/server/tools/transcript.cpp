@@ -103,12 +103,12 @@ Pieces parse_cut(const TestFormat& format,
     while (!chunks[at].is_special && end < limit && !chunks[end].is_special) ++end;
     const std::string_view bytes(chunks[at].bytes.data(),
                                  chunks[end - 1].bytes.end() - chunks[at].bytes.begin());
-    Pieces news;
-    parser.feed(chunks[at].token, bytes, chunks[at].is_special, news);
-    for (const Piece& piece : news) {
+    Pieces delta;
+    parser.feed(chunks[at].token, bytes, chunks[at].is_special, delta);
+    for (const Piece& piece : delta) {
       EXPECT_EQ(find_invalid_utf8(piece.text, 0), piece.text.size());
     }
-    pieces.insert(pieces.end(), news.begin(), news.end());
+    pieces.insert(pieces.end(), delta.begin(), delta.end());
     at = end;
   }
   parser.finish(transcript.reason, pieces);
