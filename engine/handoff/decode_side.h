@@ -70,15 +70,14 @@ class DecodeSide {
   void complete(const KvCompletion& completion, int64_t now_ms);
   void come(KvPeerId peer, int64_t now_ms);
   void lose(KvPeerId peer, int64_t now_ms);
-  // Gives room to requests that wait for it, in the order in which they came, where
-  // `num_spare_blocks` and those that have landed and are not used yet stay available (nullopt: to
-  // none), ends the wait of those whose deadline has passed, and fires timers. Called between
-  // steps.
+  // Reserves blocks for waiting requests in order of arrival, as long as `num_spare_blocks` stay
+  // available beside the blocks that have landed but are not used yet (nullopt: reserves none).
+  // Ends waits whose deadline has passed, and fires timers. Called between steps.
   void advance_all(int64_t now_ms, std::optional<int32_t> num_spare_blocks);
   [[nodiscard]] std::optional<int64_t> next_timer() const;
   void drain(int64_t now_ms);
 
-  // Takes the reserved blocks of the request that came last, which is computed here. False: no
+  // Takes back the reserved blocks of the latest request, which is then computed here. False: no
   // request has any.
   bool give_back_room(int64_t now_ms);
 
@@ -121,7 +120,7 @@ class DecodeSide {
     uint64_t num_bytes = 0;             // bytes taken in
     int64_t num_blocks = 0;
 
-    // When it waits no longer.
+    // When its wait ends.
     [[nodiscard]] int64_t deadline_ms() const {
       return is_held ? request.deadline_ms : kNoDeadline;
     }

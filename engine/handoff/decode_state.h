@@ -42,7 +42,7 @@ struct DecodeTimes {
   int64_t claim = 2'000;      // for an answer
   int32_t max_claims = 3;     // of one attempt without an answer
   int64_t again = 100;        // before repeating a claim that the peer did not recognise
-  int64_t again_for = 2'000;  // how long it is repeated, from the first claim on
+  int64_t again_for = 2'000;  // how long claims are repeated, measured from the first
   int64_t renewal = 5'000;    // between two renewals
   int64_t progress = 5'000;   // for the next part, or for the last to be taken back
   int64_t total = 30'000;     // for all of receiving
@@ -77,7 +77,7 @@ struct DecodeState {
   int32_t num_parts = 0;       // of this attempt
   int32_t num_received = 0;    // different parts
   int32_t num_posted = 0;      // slots
-  int32_t num_posted_old = 0;  // slots posted for what is given up
+  int32_t num_posted_old = 0;  // slots posted for attempts that were given up
   int32_t num_spoiled = 0;     // parts of all attempts
   int64_t timer_ms = 0;
   int64_t renewal_ms = 0;
@@ -106,7 +106,7 @@ struct DecodeEvent {
     kRefuse,  // reason, retry_after_ms
     kFinalOk,
     kFinalFailed,
-    kPeerGone,  // dead, or another process is there now
+    kPeerGone,  // dead, or replaced by another process
   };
 
   Kind kind = Kind::kTimer;
@@ -159,7 +159,7 @@ struct DecodeAction {
 
 using DecodeActions = ActionList<DecodeAction>;
 
-// Every event is answered in every phase; one that means nothing there changes nothing.
+// Accepts every event in every phase; one without a meaning there changes nothing.
 DecodeActions advance(DecodeState& state, const DecodeEvent& event, const DecodeWorker& worker);
 
 // Returns when kTimer is due. Never in kHeld, which ends with the peer's lease at the latest, in

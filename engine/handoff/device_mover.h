@@ -6,8 +6,8 @@
 // reported as arrived. All of that runs on queues of its own beside the steps; the engine asks
 // between steps whether an event is there.
 //
-// The end of an aborted attempt or a closed session is reported when the transport has let go of it
-// and no copy of it runs any more.
+// The end of an aborted attempt or a closed session is reported when the transport has released it
+// and none of its copies is running.
 #pragma once
 
 #include <memory>

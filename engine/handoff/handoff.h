@@ -55,7 +55,7 @@ class Handoff {
   bool abort(RequestId id, Clock::time_point now);
   // Returns "claiming", "awaiting_room" or "receiving" for a request that is held; else null.
   [[nodiscard]] const char* status_of(RequestId id) const;
-  // A step that retires has computed so many tokens of the request.
+  // A retiring step has computed this many tokens of the request.
   void computed(RequestId id, int32_t num_tokens, Clock::time_point now);
   // A step has chosen the first token of the request's answer, from logits with this check (0: not
   // known). Returns what the answer to a serial offer carries; null: nothing.
@@ -77,19 +77,19 @@ class Handoff {
   struct Load {
     bool is_idle = true;  // there are none
     int32_t num_running = 0;
-    bool has_preempted = false;  // who wait for room
+    bool has_preempted = false;  // that wait for blocks
   };
 
-  // Handles messages, completions and timers between steps. Requests that are to run now go to
-  // `ready`. Unless the worker is idle, those to be computed here go one at a time, each until it
-  // has its first token, so that they do not keep others from theirs.
+  // Handles messages, completions and timers between steps. Appends requests that are to run now to
+  // `ready`. Unless the worker is idle, requests that fall back to computing here are appended one
+  // at a time, each after the one before has its first token, so that they do not delay others.
   void advance(Clock::time_point now,
                const Load& load,
                std::vector<DecodeSide::Released>& ready);
   // Returns when advance() is to be called at the latest, if ever.
   [[nodiscard]] std::optional<Clock::time_point> next_timer() const;
-  // Gives back blocks that wait for peers, of one request: the scheduler's are starved. False:
-  // there are none but those being read, which end by themselves.
+  // Frees the blocks that one request keeps for peers, because the scheduler's requests lack
+  // blocks. False: all blocks that are kept are being read, which ends by itself.
   bool give_back_blocks(Clock::time_point now);
   // Nothing new is offered or fetched from now on.
   void drain(Clock::time_point now);

@@ -77,8 +77,8 @@ class HandoffLinks final : private KvPeerSink {
         peers_, true, [](const auto& entry) { return entry.second.is_compatible; });
   }
 
-  // Replaces both by the news since the last call. Peers that came are known, and those that went
-  // are not, before the caller sees them.
+  // Replaces both by what has arrived since the last call. Before the caller sees them, peers that
+  // connected are registered and peers that disconnected are removed.
   void receive(std::vector<KvPeerEvent>& events, std::vector<KvCompletion>& completions);
 
  private:

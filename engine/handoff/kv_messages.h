@@ -203,14 +203,14 @@ struct KvReleased {
 
 enum class KvCancelReason : uint8_t { kClientGone, kTimeout, kLocal, kPreempted, kBadFrames };
 
-// D to P: D wants nothing any more.
+// D to P: D gives the transfer up.
 struct KvCancel {
   KvTransferRef ref;
   KvCancelReason reason = KvCancelReason::kClientGone;  // 3:
   friend bool operator==(const KvCancel&, const KvCancel&) = default;
 };
 
-// Either side: the worker ends, and offers nothing new.
+// Either side: the worker is shutting down and offers nothing new.
 struct KvDrain {
   uint32_t until_ms = 0;  // 1: from now
   friend bool operator==(const KvDrain&, const KvDrain&) = default;
@@ -223,7 +223,7 @@ struct KvLoad {
   friend bool operator==(const KvLoad&, const KvLoad&) = default;
 };
 
-// Either side, each second: the channel's own, which the engine neither sends nor gets.
+// Either side, each second: for the channel alone; the engine neither sends nor receives it.
 struct KvPing {
   uint64_t sequence = 0;   // 1:
   uint64_t num_steps = 0;  // 2: done so far; moves while there is work

@@ -82,7 +82,7 @@ class KvMover {
 
   virtual void poll(std::vector<KvCompletion>& out) { transports_->poll(out); }
 
-  // Tells whether to poll() soon: something is under way whose end does not wake the engine.
+  // Tells whether to poll() soon, because the end of an operation does not wake the engine.
   [[nodiscard]] virtual bool is_busy() const { return false; }
 
   [[nodiscard]] const KvTransports& transports() const { return *transports_; }

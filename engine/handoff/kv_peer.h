@@ -30,7 +30,7 @@ struct KvPeerUp {
   KvHello hello;            // the peer's
 };
 
-// The peer is lost: the stream ended, could not be opened, or was silent for too long. Comes
+// The peer is lost: the stream ended, could not be opened, or was silent for too long. Reported
 // once for each KvPeerId that connect() gave or KvPeerUp named.
 struct KvPeerDown {
   KvPeerId peer;
@@ -45,8 +45,8 @@ struct KvPeerMessage {
 using KvPeerEvent = std::variant<KvPeerUp, KvPeerDown, KvPeerMessage>;
 
 // The engine's end of the channel. Called on any of the channel's threads, but never inside a call
-// of the engine; events of one peer are in order. Takes the event, refuses none and returns at
-// once: the channel bounds what it reads from a peer ahead of the engine's answers.
+// of the engine; events of one peer are in order. Accepts every event and returns at once: the
+// channel bounds how far it reads ahead of the engine's answers.
 class KvPeerSink {
  public:
   virtual ~KvPeerSink() = default;
@@ -68,7 +68,7 @@ class KvPeerChannel {
   // the message is lost, which its sender's timers notice.
   virtual bool send(KvPeerId peer, KvMessage message) = 0;
 
-  // Sets what the pings of the next second say.
+  // Sets what pings report from the next second on.
   virtual void report(uint64_t num_steps, const KvLoad& load) = 0;
 
   // Returns where peers find this worker, "host:port", with the port that the kernel chose.

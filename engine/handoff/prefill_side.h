@@ -62,8 +62,8 @@ class PrefillSide {
   void fire_timers(int64_t now_ms);
   [[nodiscard]] std::optional<int64_t> next_timer() const;
   void drain(int64_t now_ms);
-  // Ends the lease of an offer that keeps blocks and of which nothing has been read: one that
-  // no worker has claimed, if there is any. False: there is none of either kind.
+  // Ends the lease of an offer that keeps blocks of which nothing has been read, preferably of one
+  // that no worker has claimed. False: there is no such offer.
   bool give_up_offer(int64_t now_ms);
 
   [[nodiscard]] int64_t num_pinned() const { return num_pinned_; }

@@ -164,10 +164,10 @@ struct PrefillAction {
 
 using PrefillActions = ActionList<PrefillAction>;
 
-// Landing slots of one transfer that may wait for parts; a peer that offers more is not heard.
+// Landing slots of one transfer that may wait for parts; a peer's further credits are ignored.
 inline constexpr int32_t kMaxKvCredits = 4096;
 
-// Every event is answered in every phase; one that means nothing there changes nothing.
+// Accepts every event in every phase; one without a meaning there changes nothing.
 PrefillActions advance(PrefillState& state, const PrefillEvent& event, const PrefillWorker& worker);
 
 // Returns when kTimer is due. Never in kNone, in kGone and in kComputing, which ends with its

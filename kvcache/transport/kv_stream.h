@@ -24,8 +24,8 @@ class KvStream {
   // Adds its descriptors to the epoll set with this datum, edge-triggered for reading and writing.
   // Returns false where that fails now.
   virtual bool watch(int epoll, uint64_t datum) = 0;
-  // Returns how many bytes it took or gave; 0: none now, a later edge says when to try again;
-  // nullopt: the stream has ended.
+  // Returns the number of bytes written or read; 0: none now, retry at a later edge; nullopt: the
+  // stream has ended.
   virtual std::optional<size_t> write(std::span<const iovec> parts) = 0;
   // Also adds the bytes to `sum` if it is not null.
   virtual std::optional<size_t> read(std::span<std::byte> out, kernels::KvChecksum* sum) = 0;
@@ -36,7 +36,7 @@ class KvStream {
 
   enum class Copied : uint8_t {
     kAll,
-    kNotNow,  // a later edge says when to try again
+    kNotNow,  // retry at a later edge
     kNever,   // the caller must use write()
     kEnded,   // the stream has ended
   };

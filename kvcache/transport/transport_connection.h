@@ -44,11 +44,11 @@ class KvConnection {
     kAll,
   };
 
-  // Why the session has to end it.
+  // Why the session must close the connection.
   enum class Failure : uint8_t {
     kNone,
     kLost,     // the stream or the link has ended
-    kRefused,  // the peer sent what no peer sends, or no payload can travel
+    kRefused,  // the peer broke the protocol, or no payload can travel
   };
 
   struct Landing {
@@ -66,23 +66,24 @@ class KvConnection {
   // Reads at most about `budget` bytes, and no more than up to the end of a header, which
   // take_frame() takes. Returns how many.
   size_t read(size_t budget, std::vector<KvDone>& done);
-  // Returns the frame whose header is there. It fails where that is no frame's.
+  // Returns the frame whose header has been read. Fails if the bytes are not a frame's header.
   std::optional<KvFrame> take_frame();
   // Queues a frame that has no payload.
   void put(const KvFrame& frame);
 
-  // Receiver: takes the payload of the DATA frame that was read last. `memory`: of its slot, or
-  // empty: it is read and discarded. False: no peer sends it now.
+  // Receiver: takes the payload of the DATA frame that was read last. `memory`: its slot's, or
+  // empty to discard it. False: the peer broke the protocol.
   virtual bool receive(const KvFrame& frame, std::span<std::byte> memory) = 0;
-  // Ends the landing of a payload. False: a device goes on with it.
+  // Stops receiving a payload. False: a device is still writing it.
   virtual bool drop_landing() = 0;
   // Sends a frame and its payload, which stay where they are while a part is to be sent.
   virtual Sent send(KvOutgoing& outgoing) = 0;
 
-  // Takes a frame of the connection's other end that is not the session's. False: no peer sends it.
+  // Handles a frame for the connection itself, not for its session. False: the peer broke the
+  // protocol.
   virtual bool accept_own(const KvFrame& /*frame*/) { return false; }
 
-  // Moves what no stream moves.
+  // Advances transfers that do not use the stream.
   virtual void advance(const KvSessionOptions& /*options*/, std::vector<KvDone>& /*done*/) {}
 
   // Writes what is queued. Returns whether it wrote the last of something.
@@ -94,7 +95,7 @@ class KvConnection {
   // Tells whether a session has one such connection at a time: a later one waits until it is gone.
   [[nodiscard]] virtual bool is_alone() const { return false; }
 
-  // Returns after which time it is to be looked at although no descriptor reports something.
+  // Returns the poll interval for changes that no descriptor reports.
   [[nodiscard]] virtual std::chrono::nanoseconds tick() const { return kNever; }
 
   // Returns why no payload can travel; empty: one can.

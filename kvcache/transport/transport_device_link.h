@@ -31,14 +31,14 @@ class DeviceLink {
   // Sender: sends after earlier calls. Numbers rise, and are those of the frames that name the
   // payloads. The device owns the bytes until advance() returns the number, or is_gone().
   virtual void send(uint64_t number, std::span<const std::byte> bytes) = 0;
-  // Sender: tells whether the peer may receive the payload; the frame that names it goes then. The
-  // peer's device, where kernels of steps want all multiprocessors, should not wait for this one.
+  // Sender: tells whether the peer may receive the payload; the frame that names it is sent then. A
+  // receive that began earlier would hold multiprocessors that the peer's steps need.
   [[nodiscard]] virtual bool is_receivable(uint64_t number) const = 0;
   // Sender: returns the `place` of these bytes for the peer's receive().
   [[nodiscard]] virtual uint64_t place_of(std::span<const std::byte> bytes) const = 0;
 
-  // Receiver: takes each announced payload, in order. `place`: as the peer said; an impossible one
-  // is an error of the link. The bytes are the device's as in send().
+  // Receiver: takes each announced payload, in order. `place`: from the peer's frame; an impossible
+  // one breaks the link. The bytes are the device's as in send().
   virtual void receive(uint64_t number, uint64_t place, std::span<std::byte> bytes) = 0;
 
   // Appends the numbers of sends and receives that are done, in order.
@@ -49,7 +49,7 @@ class DeviceLink {
   // Tells whether the device has work whose end is not reported.
   [[nodiscard]] virtual bool is_working() const = 0;
 
-  // Takes a kRead or kKept frame of the other end. False: no honest end sends it now.
+  // Takes a kRead or kKept frame of the other end. False: the other end broke the protocol.
   virtual bool take(const KvFrame& frame) = 0;
   // Appends the kRead or kKept frames for the other end, with their sequence.
   virtual void take_frames(std::vector<KvFrame>& frames) = 0;

@@ -3,10 +3,10 @@
 // (transport_session.h) and advances them. A KvStreamMaker provides the streams (sockets, rings in
 // shared memory), and DeviceLinks the paths of payloads between devices.
 //
-// The dialler's first frame is HELLO with the session's token. A peer gets no byte before it, and
-// has five seconds for it, in which the session may still be opened: the peer may hear of it first.
-// At most 64 peers wait. After HELLO a receiver sends only NAK, and a sender only DATA and END;
-// between devices both also send the frames of their link.
+// The dialler's first frame is HELLO with the session's token. Until then a peer gets no byte. It
+// has five seconds, in which the session may still be opened, since the peer may learn of the
+// session before this side does. At most 64 peers wait at once. After HELLO a receiver sends only
+// NAK, and a sender only DATA and END; between devices both also send the frames of their link.
 #pragma once
 
 #include <memory>

@@ -3,8 +3,9 @@
 // --max-connections with all others: the library would accept any number, and idle ones keep
 // descriptors until they time out.
 //
-// Where no connection is free, an old one that has proven nothing makes room for a new one. One has
-// proven itself by a call with a key or the workers' secret, and keeps its place to its end.
+// When no slot is free, an old connection that has not authenticated is closed for a new one. A
+// connection authenticates by a call with a key or the workers' secret, and then keeps its slot
+// until it ends.
 #pragma once
 
 #include <grpcpp/security/server_credentials.h>
@@ -45,15 +46,15 @@ class CountedPort {
   CountedPort(const CountedPort&) = delete;
   CountedPort& operator=(const CountedPort&) = delete;
 
-  // Makes the builder's server take the connections; before it is built.
+  // Makes the builder's server use the port; called before the server is built.
   void add_to(grpc::ServerBuilder& builder,
               const std::shared_ptr<grpc::ServerCredentials>& credentials);
-  // Accepts from now on; once the server runs.
+  // Starts to accept; called once the server runs.
   void start();
-  // Accepts no more, and gives all slots back; before the server ends. Again: nothing.
+  // Stops accepting and frees all slots; called before the server ends. A second call does nothing.
   void stop();
 
-  // The connection of this peer, as a call names it, has proven itself. Any thread.
+  // Records that the connection of this peer, as a call names it, has authenticated. Any thread.
   void prove(std::string_view peer);
 
   [[nodiscard]] uint16_t port() const { return listener_->port(); }

@@ -24,7 +24,7 @@ class HealthService final : public MetadataFirstService {
   explicit HealthService(const RpcContext& rpc);
   ~HealthService() override;
 
-  // Tells whoever watches. Any thread, like the next two.
+  // Sets the status and notifies watchers. Any thread, like the next two.
   void set_serving(bool is_serving);
   // Ends all calls that watch; later ones end at once.
   void end_watches();

@@ -49,9 +49,9 @@ class KvControlStream {
   using Clock = std::chrono::steady_clock;
 
   // `sink` gets KvPeerUp, messages and KvPeerDown; a listener's stream reports KvPeerDown only
-  // after KvPeerUp. Settings and sink outlive it.
-  // `hides_failure`: KvPeerDown is reported at the same time after the start however the handshake
-  // failed, so that a client that names the peer does not learn whether something listens there.
+  // after KvPeerUp. Settings and sink outlive it. `hides_failure`: KvPeerDown is reported a fixed
+  // time after the start, however the handshake failed, so that a client that names the peer cannot
+  // learn whether something listens there.
   KvControlStream(KvPeerId id,
                   KvSide side,
                   const KvStreamSettings& settings,

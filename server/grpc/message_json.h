@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // A protobuf message as the validator's JSON: set fields under their names, so that the table of
-// request parameters rules over both front ends.
+// request parameters governs both front ends.
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>

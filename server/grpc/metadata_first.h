@@ -1,9 +1,9 @@
 // SPDX-License-Identifier: Apache-2.0
-// Services whose calls are seen before their messages. For a method with one request message gRPC
-// reads it, from any client, before it asks the service; for a stream gRPC reads nothing unasked.
-// On the wire both are alike, so here every method is served as a stream: a caller without a key is
-// answered by the metadata alone, and its message is not read. Messages arrive as bytes and are
-// parsed where an exception ends one call.
+// Services that see a call's metadata before its message is read. For a method with one request
+// message gRPC reads the message, from any client, before it calls the service; for a stream it
+// reads nothing until it is asked to. Both are alike on the wire, so here every method is served as
+// a stream: a caller without a key is refused by its metadata, and its message is never read.
+// Messages arrive as bytes and are parsed where an exception ends one call.
 #pragma once
 
 #include <grpcpp/impl/codegen/proto_utils.h>
@@ -60,7 +60,7 @@ inline grpc::Status malformed() {
   return {grpc::StatusCode::INVALID_ARGUMENT, "The message is not of this method's type."};
 }
 
-// Bytes of a message that asks something of the server and of which no prompt is a part.
+// The most bytes of a message that contains no prompt.
 inline constexpr size_t kMostQuestionBytes = 4096;
 
 inline grpc::Status too_long(size_t bytes) {

@@ -28,7 +28,7 @@ void set_memory_limit(grpc::ServerBuilder& builder, int64_t bytes);
 
 void set_limits(grpc::ServerBuilder& builder, const Config& config);
 
-// Tells whether a socket that shares its port with no other can be bound there.
+// Tells whether a socket that does not share its port can be bound there.
 bool is_port_free(const std::string& host, int32_t port);
 
 }  // namespace sluice

@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Checks a router's requests, which are not trusted more than other messages: a request that passes
+// Checks a router's requests, which are trusted no more than other messages: a request that passes
 // is in range for the model, like one from request_validator.h.
 #pragma once
 

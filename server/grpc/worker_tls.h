@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Certificates between workers and routers: the authorities that each believes, and the certificate
-// that it shows. Files that change later are read again.
+// Certificates between workers and routers: the authorities that each trusts, and the certificate
+// that it presents. Files that change later are read again.
 #pragma once
 
 #include <grpcpp/security/credentials.h>
@@ -26,12 +26,12 @@ struct WorkerTls {
 // Returns a router's files towards workers, from --worker-ssl-*.
 WorkerTls router_tls(const Config& config);
 
-// Returns a worker's files towards other workers: without --worker-ssl-certfile it shows that of
+// Returns a worker's files towards other workers: without --worker-ssl-certfile it presents that of
 // --ssl-certfile. kInvalidArgument: there is none, or a file is invalid; says which.
 Expected<WorkerTls> worker_tls(const Config& config);
 
-// Returns a caller's credentials: without TLS, or believing `tls.authorities` and host names and
-// showing its own certificate.
+// Returns a caller's credentials: without TLS, or trusting `tls.authorities`, checking host names
+// and presenting its own certificate.
 std::shared_ptr<grpc::ChannelCredentials> channel_credentials(const WorkerTls& tls);
 
 // Returns a listener's credentials: without TLS, or serving only callers with a certificate.

@@ -3,9 +3,9 @@
 //
 // Closed, it lets all requests pass; open, none. A death opens it at once, errors when there are 5
 // in 10 s. After a second, doubling to 30 with each failure, it is half open, until a request's
-// success closes it. After errors one request at a time may pass then. After a death all may, since
-// WorkerSet has seen the worker answer again: what other workers lose would otherwise all go to the
-// one whose breaker is closed.
+// success closes it. After errors it then passes one request at a time. After a death it passes
+// all, since WorkerSet has seen the worker answer again; if it did not, all requests that other
+// workers lose would go to the one worker whose breaker is closed.
 #pragma once
 
 #include <chrono>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // Finds a router's workers: named one by one, by a DNS name, or in the EndpointSlices of a
-// Kubernetes service. Its own threads ask again; each result is handed over whole.
+// Kubernetes service. Its own threads repeat the look-up; each result replaces the one before.
 #pragma once
 
 #include <memory>

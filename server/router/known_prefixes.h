@@ -1,7 +1,8 @@
 // SPDX-License-Identifier: Apache-2.0
-// The blocks of prompts that a worker is known to have in its cache: a chain of hashes over whole
-// blocks, each of all tokens in front of its end, of the tenant's salt and of the adapter, so that
-// equal hashes are equal prefixes. Bounded; the least recently used are forgotten. One thread.
+// The blocks of prompts that a worker is known to have in its cache: a chain of hashes, one for
+// each whole block, over all tokens up to the block's end, the tenant's salt and the adapter, so
+// that equal hashes mean equal prefixes. Bounded; the least recently used are forgotten. One
+// thread.
 #pragma once
 
 #include <cstddef>

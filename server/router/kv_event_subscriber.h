@@ -1,11 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
-// Listens to the KV events of one worker, on a thread of its own. Of what the worker sends, a frame
-// has at most kMostKvEventBytes (a longer one ends the connection, which is made again), ZeroMQ's
-// queue at most four whole messages, and no message is taken while kMostPendingKvEventBytes wait to
-// be read: the worker's own queue then grows. A message of other than three frames, or one that
-// there is no memory for, is dropped. What was dropped, here or there, shows as a gap in the
-// numbers. Not bounded is a message that does not end: ZeroMQ keeps its frames until the last one.
-// So the endpoint is one of a worker that the router trusts.
+// Listens to the KV events of one worker, on a thread of its own. Memory is bounded: a frame has at
+// most kMostKvEventBytes (a longer one closes the connection, which is then reopened), ZeroMQ
+// queues at most four whole messages, and no message is taken while kMostPendingKvEventBytes wait
+// to be read; the worker's own queue grows instead. A message that does not have three frames, or
+// that does not fit in memory, is dropped. A dropped message shows as a gap in the numbers,
+// whichever side dropped it. Only a message that never ends has no bound, because ZeroMQ keeps its
+// frames until the last one: the worker at the endpoint must be trusted.
 #pragma once
 
 #include <cstddef>

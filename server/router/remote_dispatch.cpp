@@ -97,7 +97,9 @@ void RemoteEngine::dispatch(Stream& stream, const Worker* but) {
   stream.call = worker.link.generate(
       asked,
       stream.version->fingerprint(),
-      [this, id = stream.id, attempt](CallUpdate update) { take_update(id, attempt, std::move(update)); },
+      [this, id = stream.id, attempt](CallUpdate update) {
+        take_update(id, attempt, std::move(update));
+      },
       [this, id = stream.id, attempt](CallEnd end, const std::string& reason) {
         take_end(id, attempt, end, reason);
       });

@@ -4,8 +4,8 @@
 // one detokenizer makes the text of a stream however many workers took part.
 //
 // A stream whose worker is lost continues with another worker of the same fingerprint from prompt,
-// seed and tokens so far, which gives the same tokens; without one it waits, and then ends with an
-// error. It never ends short in silence. Workers may have several fingerprints, as during an
+// seed and tokens so far, which gives the same tokens; without one it waits, then ends with an
+// error; it is never cut short silently. Workers may have several fingerprints, as during an
 // update: each is an engine of its own in versions(), and a stream stays with its own.
 #pragma once
 
@@ -145,7 +145,7 @@ class RemoteEngine final : public Engine {
   void park(Stream& stream);
   bool has_left(const RouterVersion& version);
   void expire_parked(Time now);
-  // Takes requests from workers that say nothing about them.
+  // Reassigns requests whose workers have been silent about them for too long.
   void expire_silent(Time now);
   Stream* find(RequestId id, uint32_t attempt);
 
@@ -154,7 +154,8 @@ class RemoteEngine final : public Engine {
   // Returns false if the stream's attempt or the stream has ended.
   bool take_output(Stream& stream, uint32_t attempt, int32_t& position, TokenOutput& output);
   void take_refusal(Stream& stream, const Error& error);
-  // Asks the least loaded worker that has not refused the request, or ends it when enough have.
+  // Tries the least loaded worker that has not refused the request; ends the request after enough
+  // refusals.
   void take_no_room(Stream& stream, const Error& error);
   void note_token(Stream& stream, Time now);
 

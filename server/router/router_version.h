@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // One version of a router's model: an engine whose requests go to workers of one fingerprint. Its
-// model and tokenizer are those workers'; the router does the rest of what an engine can do.
+// model and tokenizer are those workers'; the router does everything else that an engine does.
 #pragma once
 
 #include <functional>

@@ -36,8 +36,8 @@ struct RouteRule {
 // Returns the share of new requests that each version gets: in sum 1, or 0 if none may get any.
 //
 // Versions with a share in the rule get it while they are ready. The rest goes to the newest other
-// version that is ready in sufficient number; without such to the one with most ready workers, the
-// newest of several; and without any to the versions with shares, in proportion.
+// version with enough ready workers; failing that, to the other version with the most ready
+// workers, the newest if several have; failing that, to the versions with shares, in proportion.
 std::vector<double> shares_of_requests(std::span<const VersionReadiness> versions,
                                        const RouteRule& rule);
 

@@ -56,14 +56,14 @@ class VersionSet {
   // Learns the worker's version, if it is described and neither known nor refused.
   void learn(Worker& worker);
 
-  // Looks at which workers are usable, and decides what new requests go to. Logs changes, and once
-  // each worker that gets no new requests because it has another fingerprint.
+  // Chooses the versions that new requests go to, by the workers that are usable. Logs changes, and
+  // once each worker that gets no new requests because it has another fingerprint.
   void update(const WorkerSet& workers, Time now);
 
   [[nodiscard]] std::vector<Version>& all() { return versions_; }
 
-  // Returns the version with the largest share; the latest such while none has one; null: none was
-  // ever learned.
+  // Returns the version with the largest share; while none has a share, the latest that had the
+  // largest. Null: no version has been learned.
   [[nodiscard]] const std::shared_ptr<RouterVersion>& usual() const { return usual_; }
 
   [[nodiscard]] bool is_known(const std::string& fingerprint) {

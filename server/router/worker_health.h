@@ -52,8 +52,8 @@ class WorkerHealth {
   // Tells whether the worker has answered a ping at that time or later.
   [[nodiscard]] bool has_answered_since(Time time) const { return answered_at_ >= time; }
 
-  // Tells whether the worker has said for long, and since `time`, that it has no request at all: a
-  // request that it took before is forgotten there.
+  // Tells whether the worker has reported for long, and since `time`, that it has no request at
+  // all: it has then lost any request that it accepted before.
   [[nodiscard]] bool has_forgotten_since(Time time) const;
 
   [[nodiscard]] const WorkerLoad& load() const { return load_; }

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// How the models of a family write calls, for grammars that force calls: what this says,
-// OutputParser reads. Values; any thread.
+// How the models of a family write calls, for grammars that force calls: OutputParser reads what
+// this describes. Values; any thread.
 #pragma once
 
 #include <cstdint>

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Third pass of OutputParser: events since the marker of a call (or the byte that begins a bare
-// one) to pieces of calls, until they are over or turn out to be none. A value.
+// Third pass of OutputParser: turns events from a call's marker (or the byte that begins a bare
+// call) on into pieces, until the calls end or turn out to be text. A value.
 #pragma once
 
 #include <string>

@@ -43,7 +43,7 @@ constexpr bool is_plain_name(std::string_view name) {
   return !name.empty() && name.find_first_of(" \t\r\n<>{}[]()\"'`,;=") == std::string_view::npos;
 }
 
-// A name, read so far without what follows it, may continue with this byte or end before it.
+// Whether a name that has been read so far may continue with this byte or end before it.
 constexpr bool may_go_on(std::string_view name, char c) {
   constexpr std::string_view kSpace = " \t\r\n";
   const bool is_space = kSpace.find(c) != std::string_view::npos;

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // What TaggedCall and ElementCall share: sections, calls and names. They add the parameters, and
-// close what is open of these before a marker or an end of calls arrives here.
+// close open ones before they pass on a marker or the end of calls.
 #pragma once
 
 #include <string>

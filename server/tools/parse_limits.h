@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
-// Bounds of what a parser keeps of one answer. Where one is passed, the parser stops looking for
-// what it kept the text for: an unfinished call becomes content, a value is passed on as text.
+// Bounds of what a parser keeps of one answer. When one is exceeded, the parser gives up what it
+// kept the text for: an unfinished call becomes content, a value is passed on as text.
 #pragma once
 
 #include <cstddef>

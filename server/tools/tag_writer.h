@@ -51,8 +51,8 @@ class TagWriter {
   // Appends the elements of `part`, or nothing.
   void add_optional(Json part, Json& elements) const;
 
-  // Counts what a small schema may become a great deal of: copies of a part, or bytes about as
-  // large. kInvalidArgument: it is too much for one grammar.
+  // Spends the budget for output that may be far larger than its schema: `bytes`, or copies of a
+  // part. kInvalidArgument: too much for one grammar.
   Expected<void> spend(const Json& part);
   Expected<void> spend(int64_t bytes);
 

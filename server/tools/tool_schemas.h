@@ -31,13 +31,14 @@ class ToolSchemas {
 
   // `parameters`: a JSON schema, any value; null: no parameters. Later ones of a name win. Types of
   // a parameter are read from `type`, `const` and `enum`, through `$ref` within the schema,
-  // `anyOf`, `oneOf` and `allOf`; a schema without them allows all. So does what is left once the
-  // steps through all schemas are a million, which takes repeated references or names of pages.
+  // `anyOf`, `oneOf` and `allOf`; a schema without them allows all. So do parameters that are left
+  // after a million steps through all schemas, which only repeated references or very long names
+  // take.
   void add(std::string name, const nlohmann::ordered_json& parameters);
 
   [[nodiscard]] bool has(std::string_view name) const { return tools_.contains(std::string(name)); }
 
-  // The one tool that an id of a call can mean whose separators were dropped or replaced, or whose
+  // The only tool that a call's id can mean if its separators were dropped or replaced, or its
   // index was joined to the name; empty: none, or several.
   [[nodiscard]] std::string_view meant_by(std::string_view id) const;
 
