@@ -76,7 +76,7 @@ void DecodeSide::complete(const KvCompletion& completion, int64_t now_ms) {
   drop_over();
 }
 
-void DecodeSide::tell(Record& record, Kind kind, int64_t now_ms) {
+void DecodeSide::notify(Record& record, Kind kind, int64_t now_ms) {
   DecodeEvent event = event_of(kind, now_ms);
   event.peer = record.state.peer;
   event.attempt = record.state.attempt;
@@ -119,7 +119,7 @@ void DecodeSide::receive(KvPeerId peer, const KvMessage& message, int64_t now_ms
 }
 
 // Its Hello may say that nothing of it can be used.
-void DecodeSide::come(KvPeerId peer, int64_t now_ms) {
+void DecodeSide::peer_up(KvPeerId peer, int64_t now_ms) {
   const HandoffPeer* const known = links_.find(peer);
   if (known == nullptr) return;
   for (const auto& [transfer, record] : records_) {
@@ -136,9 +136,9 @@ void DecodeSide::come(KvPeerId peer, int64_t now_ms) {
   }
 }
 
-void DecodeSide::lose(KvPeerId peer, int64_t now_ms) {
+void DecodeSide::peer_down(KvPeerId peer, int64_t now_ms) {
   for (const auto& [transfer, record] : records_) {
-    if (record->state.peer == peer) tell(*record, Kind::kPeerGone, now_ms);
+    if (record->state.peer == peer) notify(*record, Kind::kPeerGone, now_ms);
   }
 }
 

@@ -8,7 +8,7 @@
 namespace sluice {
 
 // One that needs many blocks is not passed by those that need few.
-void DecodeSide::give_room(int32_t num_spare_blocks, int64_t now_ms) {
+void DecodeSide::reserve_waiting(int32_t num_spare_blocks, int64_t now_ms) {
   while (true) {
     Record* first = nullptr;
     for (const auto& [transfer, record] : records_) {
@@ -62,7 +62,7 @@ bool DecodeSide::take_room(Record& record, int32_t num_spare_blocks) {
   return false;
 }
 
-bool DecodeSide::give_back_room(int64_t now_ms) {
+bool DecodeSide::reclaim_reserved(int64_t now_ms) {
   Record* last = nullptr;
   for (const auto& [transfer, record] : records_) {
     if (!record->has_room) continue;

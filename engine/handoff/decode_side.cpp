@@ -118,7 +118,7 @@ bool DecodeSide::hold(const Request& request,
   record->number = next_number_++;
   record->check = spec.result ? spec.result->check : 0;
   record->adopts_seed = spec.adopts_seed;
-  record->epoch = spec.door == HandoffDoor::kSerial ? spec.peer_epoch : 0;
+  record->epoch = spec.mode == HandoffMode::kSerial ? spec.peer_epoch : 0;
   for (int32_t group = 0; group < kv_.num_groups(); ++group) {
     record->first.push_back(kv_.num_entries(group, num_here));
   }
@@ -131,7 +131,7 @@ bool DecodeSide::hold(const Request& request,
   ++stats_.num_claims;
   step(held, event);
   const HandoffPeer* const known = links_.find(*peer);
-  if (known != nullptr) come(*peer, now_ms);
+  if (known != nullptr) peer_up(*peer, now_ms);
   return true;
 }
 
@@ -303,7 +303,7 @@ void DecodeSide::act(Record& record,
       break;
     }
     case Do::kTakeIn:
-      take_in(record, *frame);
+      accept_part(record, *frame);
       free_slot(static_cast<int32_t>(frame->slot));
       break;
     case Do::kNak:
@@ -386,7 +386,7 @@ void DecodeSide::add_gauges(HandoffStats& stats) const {
   stats.num_posted_slots = num_posted();
 }
 
-// It names the transport, which is known once the peer is connected: come() sends it then.
+// It names the transport, which is known once the peer is connected: peer_up() sends it then.
 void DecodeSide::claim(Record& record) {
   const HandoffPeer* const peer = links_.find(record.state.peer);
   if (peer == nullptr) return;
@@ -450,7 +450,7 @@ void DecodeSide::abort_landing(const Record& record) {
   }
 }
 
-void DecodeSide::take_in(Record& record, const KvFrame& frame) {
+void DecodeSide::accept_part(Record& record, const KvFrame& frame) {
   const int64_t block_bytes = block_bytes_[frame.group];
   std::vector<BlockId> run;  // blocks that are contiguous in the slot
   for (uint32_t i = 0; i <= frame.num_blocks; ++i) {
@@ -469,7 +469,7 @@ void DecodeSide::take_in(Record& record, const KvFrame& frame) {
     // The end, or what is not reserved, which was here already.
     if (run.empty()) continue;
     const int64_t first = static_cast<int64_t>(i) - std::ssize(run);
-    links_.mover().take_in(frame.slot, first * block_bytes, frame.group, run);
+    links_.mover().copy_in(frame.slot, first * block_bytes, frame.group, run);
     run.clear();
   }
 }
@@ -482,7 +482,7 @@ void DecodeSide::advance_all(int64_t now_ms, std::optional<int32_t> num_spare_bl
   for (const auto& [transfer, record] : records_) {
     if (record->deadline_ms() <= now_ms) step(*record, event_of(Kind::kLate, now_ms));
   }
-  if (num_spare_blocks) give_room(*num_spare_blocks, now_ms);
+  if (num_spare_blocks) reserve_waiting(*num_spare_blocks, now_ms);
   for (const auto& [transfer, entry] : records_) {
     Record& record = *entry;
     const std::optional<int64_t> timer = sluice::next_timer(record.state);

@@ -68,8 +68,8 @@ class DecodeSide {
 
   void receive(KvPeerId peer, const KvMessage& message, int64_t now_ms);
   void complete(const KvCompletion& completion, int64_t now_ms);
-  void come(KvPeerId peer, int64_t now_ms);
-  void lose(KvPeerId peer, int64_t now_ms);
+  void peer_up(KvPeerId peer, int64_t now_ms);
+  void peer_down(KvPeerId peer, int64_t now_ms);
   // Reserves blocks for waiting requests in order of arrival, as long as `num_spare_blocks` stay
   // available beside the blocks that have landed but are not used yet (nullopt: reserves none).
   // Ends waits whose deadline has passed, and fires timers. Called between steps.
@@ -79,7 +79,7 @@ class DecodeSide {
 
   // Takes back the reserved blocks of the latest request, which is then computed here. False: no
   // request has any.
-  bool give_back_room(int64_t now_ms);
+  bool reclaim_reserved(int64_t now_ms);
 
   // Returns kNone for a request without a handoff.
   [[nodiscard]] DecodePhase phase_of(RequestId id) const;
@@ -140,14 +140,14 @@ class DecodeSide {
   void post(Record& record, int32_t count);
   bool post_slot(Record& record, int32_t slot);
   [[nodiscard]] std::optional<size_t> part_of(const Record& record, const KvFrame& frame) const;
-  void take_in(Record& record, const KvFrame& frame);
+  void accept_part(Record& record, const KvFrame& frame);
   void free_slot(int32_t slot);
   void land(Record& record, int64_t now_ms);
   void fall_back(Record& record, HandoffFallback why, int64_t now_ms);
   void note_landed(const Record& record, int64_t now_ms);
   void report(const Record& record, std::string_view outcome, int64_t now_ms);
   void abort_landing(const Record& record);
-  void give_room(int32_t num_spare_blocks, int64_t now_ms);
+  void reserve_waiting(int32_t num_spare_blocks, int64_t now_ms);
   bool reserve(Record& record, int32_t num_spare_blocks, int64_t now_ms);
   bool take_room(Record& record, int32_t num_spare_blocks);
   void find_unused();
@@ -157,7 +157,7 @@ class DecodeSide {
   void release(Record& record, std::optional<HandoffFallback> fallback);
   void slots_back(Record& record, uint32_t attempt, int64_t now_ms);
   void frame_arrived(const KvCompletion& completion, int64_t now_ms);
-  void tell(Record& record, Kind kind, int64_t now_ms);
+  void notify(Record& record, Kind kind, int64_t now_ms);
   void drop_over();
 
   const std::string space_;

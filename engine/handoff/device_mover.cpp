@@ -115,7 +115,7 @@ class DeviceMover final : public KvMover {
             const KvTransferRef& ref,
             uint32_t slot,
             uint32_t generation) override;
-  void take_in(uint32_t slot, int64_t at, int32_t group, std::span<const BlockId> blocks) override;
+  void copy_in(uint32_t slot, int64_t at, int32_t group, std::span<const BlockId> blocks) override;
   void abort(KvSession session, const KvTransferRef& ref) override;
   void close(KvSession session) override;
   void poll(std::vector<KvCompletion>& out) override;
@@ -133,7 +133,7 @@ class DeviceMover final : public KvMover {
   void gather_waiting();
   void hand_over(std::vector<KvCompletion>& out);
   void copy_waiting();
-  void let_arrive(std::vector<KvCompletion>& out);
+  void report_arrived(std::vector<KvCompletion>& out);
   void take(const KvCompletion& completion, std::vector<KvCompletion>& out);
   void free_sent(const KvCompletion& completion);
   void free_posted(const KvCompletion& completion);
@@ -308,7 +308,7 @@ void DeviceMover::copy_waiting() {
   }
 }
 
-void DeviceMover::let_arrive(std::vector<KvCompletion>& out) {
+void DeviceMover::report_arrived(std::vector<KvCompletion>& out) {
   while (!incoming_.empty() && incoming_.front().slot && incoming_.front().copied->is_done()) {
     const Incoming incoming = std::move(incoming_.front());
     incoming_.pop_front();
@@ -322,7 +322,7 @@ void DeviceMover::let_arrive(std::vector<KvCompletion>& out) {
 }
 
 // A step may still write the blocks, for the request that had them until now.
-void DeviceMover::take_in(uint32_t slot,
+void DeviceMover::copy_in(uint32_t slot,
                           int64_t at,
                           int32_t group,
                           std::span<const BlockId> blocks) {
@@ -431,7 +431,7 @@ void DeviceMover::poll(std::vector<KvCompletion>& out) {
   hand_over(out);
   gather_waiting();
   copy_waiting();
-  let_arrive(out);
+  report_arrived(out);
   std::erase_if(held_, [&](const KvCompletion& end) {
     if (!is_copied(end)) return false;
     out.push_back(end);

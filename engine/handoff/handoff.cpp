@@ -122,10 +122,10 @@ void Handoff::end(RequestId id, Clock::time_point now) {
 
 void Handoff::handle(const KvPeerEvent& event, int64_t now_ms) {
   if (const auto* up = std::get_if<KvPeerUp>(&event)) {
-    decode_->come(up->peer, now_ms);
+    decode_->peer_up(up->peer, now_ms);
   } else if (const auto* down = std::get_if<KvPeerDown>(&event)) {
-    prefill_->lose(down->peer, now_ms);
-    decode_->lose(down->peer, now_ms);
+    prefill_->peer_down(down->peer, now_ms);
+    decode_->peer_down(down->peer, now_ms);
   } else if (const auto* message = std::get_if<KvPeerMessage>(&event)) {
     const HandoffPeer* const peer = links_->find(message->peer);
     if (peer == nullptr) return;  // it has disconnected
@@ -211,7 +211,7 @@ void Handoff::take_reports(std::vector<KvTransferReport>& reports) {
 
 // Offers come first: their blocks are still served while they are cached.
 bool Handoff::give_back_blocks(Clock::time_point now) {
-  has_given_back_ = prefill_->give_up_offer(to_ms(now)) || decode_->give_back_room(to_ms(now));
+  has_given_back_ = prefill_->give_up_offer(to_ms(now)) || decode_->reclaim_reserved(to_ms(now));
   return has_given_back_;
 }
 

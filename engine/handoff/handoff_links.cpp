@@ -166,7 +166,7 @@ bool HandoffLinks::open_by(size_t index, const KvPeerUp& up, HandoffPeer& peer) 
   const KvTransportKind kind = kinds_[index];
   const auto offer = std::ranges::find(up.hello.transports, kind, &KvTransportOffer::kind);
   if (offer == up.hello.transports.end()) return false;
-  const auto tell = [&](const std::string& why) {
+  const auto refuse = [&](const std::string& why) {
     log_event(LogLevel::kWarning,
               "kv_transport_refused",
               "transport",
@@ -182,9 +182,9 @@ bool HandoffLinks::open_by(size_t index, const KvPeerUp& up, HandoffPeer& peer) 
   const bool has_room = std::ranges::all_of(layout.groups, [&](const auto& group) {
     return uint64_t{group.num_layers} * group.head_bytes <= layout.slot_bytes;
   });
-  if (!has_room || layout.slot_bytes > kKvMostSlotBytes) return tell("the size of its slots");
+  if (!has_room || layout.slot_bytes > kKvMostSlotBytes) return refuse("the size of its slots");
   if (up.is_prefill && !mover_->transports()[index].is_address(offer->address)) {
-    return tell("its address is not reached from here: " + offer->address);
+    return refuse("its address is not reached from here: " + offer->address);
   }
   peer.slot_bytes = static_cast<int64_t>(layout.slot_bytes);
   const Expected<void> opened =
@@ -196,7 +196,7 @@ bool HandoffLinks::open_by(size_t index, const KvPeerUp& up, HandoffPeer& peer) 
                     .peer_epoch = up.hello.epoch,
                     .layout = std::move(layout),
                     .payloads = {}});
-  return opened ? true : tell(opened.error().message);
+  return opened ? true : refuse(opened.error().message);
 }
 
 void HandoffLinks::open_session(const KvPeerUp& up) {

@@ -23,8 +23,8 @@ enum class HandoffKind : uint8_t {
   kFetch,  // another worker has or computes the prompt's blocks
 };
 
-// How the two requests of a handoff know its name.
-enum class HandoffDoor : uint8_t {
+// How the two requests of a handoff get the name of its transfer.
+enum class HandoffMode : uint8_t {
   kSerial,      // the prefill worker draws it, its answer carries it to the decode worker
   kConcurrent,  // a router drew it and sent both requests at once
 };
@@ -42,7 +42,7 @@ struct HandoffResult {
 // Part of a ValidRequest. Addresses and ids are what a client sent: well formed, and nothing more.
 struct HandoffSpec {
   HandoffKind kind = HandoffKind::kOffer;
-  HandoffDoor door = HandoffDoor::kSerial;
+  HandoffMode mode = HandoffMode::kSerial;
   TransferId transfer{};         // all zero for a serial offer: the engine draws it
   std::string peer;              // kFetch: host:port of the prefill worker's control listener
   uint64_t peer_epoch = 0;       // kFetch: of the process that made the offer; 0: not known

@@ -34,7 +34,7 @@ class HostMover final : public KvMover {
     return transports_->post(session, {ref, slot, generation, memory_of(slot)});
   }
 
-  void take_in(uint32_t slot, int64_t at, int32_t group, std::span<const BlockId> blocks) override {
+  void copy_in(uint32_t slot, int64_t at, int32_t group, std::span<const BlockId> blocks) override {
     std::span<const std::byte> bytes = memory_of(slot).subspan(static_cast<size_t>(at));
     const auto block_bytes = static_cast<size_t>(cache_.block_bytes(group));
     for (const BlockId block : blocks) {

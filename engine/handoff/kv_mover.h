@@ -69,7 +69,7 @@ class KvMover {
 
   // Copies whole blocks of a group, from byte `at` on, out of a slot that arrived since the last
   // poll() into blocks of the caller's. Steps that are launched from now on see them.
-  virtual void take_in(uint32_t slot,
+  virtual void copy_in(uint32_t slot,
                        int64_t at,
                        int32_t group,
                        std::span<const BlockId> blocks) = 0;

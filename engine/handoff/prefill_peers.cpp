@@ -65,7 +65,7 @@ void PrefillSide::credit(KvPeerId peer, const KvCredit& message, int64_t now_ms)
   step(*record, event, nullptr, slots);
 }
 
-void PrefillSide::tell(KvPeerId peer, const KvTransferRef& ref, Kind kind, int64_t now_ms) {
+void PrefillSide::notify(KvPeerId peer, const KvTransferRef& ref, Kind kind, int64_t now_ms) {
   Record* const record = find(ref.transfer);
   if (record == nullptr) {
     if (kind == Kind::kRelease) links_.send(peer, KvReleased{.ref = ref});
@@ -85,12 +85,12 @@ void PrefillSide::receive(KvPeerId peer, const KvMessage& message, int64_t now_m
     credit(peer, *credited, now_ms);
   } else if (const auto* renew = std::get_if<KvRenew>(&message)) {
     renewed_.clear();
-    for (const KvTransferRef& ref : renew->refs) tell(peer, ref, Kind::kRenew, now_ms);
+    for (const KvTransferRef& ref : renew->refs) notify(peer, ref, Kind::kRenew, now_ms);
     if (!renewed_.empty()) links_.send(peer, KvRenewAck{.refs = renewed_});
   } else if (const auto* release = std::get_if<KvRelease>(&message)) {
-    tell(peer, release->ref, Kind::kRelease, now_ms);
+    notify(peer, release->ref, Kind::kRelease, now_ms);
   } else if (const auto* cancel = std::get_if<KvCancel>(&message)) {
-    tell(peer, cancel->ref, Kind::kCancel, now_ms);
+    notify(peer, cancel->ref, Kind::kCancel, now_ms);
   }
 }
 
@@ -162,13 +162,13 @@ void PrefillSide::complete(const KvCompletion& completion, int64_t now_ms) {
   }
 }
 
-void PrefillSide::lose(KvPeerId peer, int64_t now_ms) {
+void PrefillSide::peer_down(KvPeerId peer, int64_t now_ms) {
   std::vector<KvTransferId> all;
   for (const auto& [transfer, record] : records_) {
     if (record->state.peer == peer) all.push_back(transfer);
   }
   for (const KvTransferId& transfer : all)
-    tell(peer, {.transfer = transfer}, Kind::kPeerDead, now_ms);
+    notify(peer, {.transfer = transfer}, Kind::kPeerDead, now_ms);
 }
 
 size_t PrefillSide::num_known_slots() const {

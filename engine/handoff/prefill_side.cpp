@@ -155,7 +155,7 @@ bool PrefillSide::admit(const Request& request,
                         const TraceContext& trace) {
   const int32_t num_tokens = kv_.max_transferred(request.num_prompt_tokens);
   if (num_tokens == 0) return false;  // nothing travels
-  const bool is_serial = spec.door == HandoffDoor::kSerial;
+  const bool is_serial = spec.mode == HandoffMode::kSerial;
   const bool is_unnamed = spec.transfer == KvTransferId{};
   const KvTransferId transfer = is_unnamed ? draw_transfer() : spec.transfer;
   Record* known = find(transfer);
@@ -302,7 +302,7 @@ void PrefillSide::step(Record& record,
   count(before, record.state, event);
   for (const PrefillAction& action : actions) act(record, action, slots);
   note_sending(record, before.is_claimed, event);
-  settle(record, event.now_ms);
+  end_lost_readings(record, event.now_ms);
   note_end(record, event.now_ms);
 }
 
@@ -350,7 +350,7 @@ void PrefillSide::report(Record& record, int64_t now_ms) {
 }
 
 // Readings that could not begin are over at once.
-void PrefillSide::settle(Record& record, int64_t now_ms) {
+void PrefillSide::end_lost_readings(Record& record, int64_t now_ms) {
   bool has_lost = false;
   for (size_t i = 0; i < record.readings.size();) {
     if (!record.readings[i].is_lost) {

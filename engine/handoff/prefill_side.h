@@ -58,7 +58,7 @@ class PrefillSide {
 
   void receive(KvPeerId peer, const KvMessage& message, int64_t now_ms);
   void complete(const KvCompletion& completion, int64_t now_ms);
-  void lose(KvPeerId peer, int64_t now_ms);
+  void peer_down(KvPeerId peer, int64_t now_ms);
   void fire_timers(int64_t now_ms);
   [[nodiscard]] std::optional<int64_t> next_timer() const;
   void drain(int64_t now_ms);
@@ -148,13 +148,13 @@ class PrefillSide {
   void unpin(std::vector<KvBlockRef>& blocks);
   void pin_part(Record& record, int32_t part);
   void begin_reading(Record& record, KvSlot slot);
-  void settle(Record& record, int64_t now_ms);
+  void end_lost_readings(Record& record, int64_t now_ms);
   void abort_reading(Record& record, uint32_t attempt);
   void read_done(Record& record, size_t reading, int64_t now_ms);
   void claim(KvPeerId peer, const KvClaim& message, int64_t now_ms);
   void credit(KvPeerId peer, const KvCredit& message, int64_t now_ms);
   void nak(const KvCompletion& completion, int64_t now_ms);
-  void tell(KvPeerId peer, const KvTransferRef& ref, Kind kind, int64_t now_ms);
+  void notify(KvPeerId peer, const KvTransferRef& ref, Kind kind, int64_t now_ms);
   void refuse(KvPeerId peer, const KvTransferRef& ref, KvRefusal reason);
   void note_end(Record& record, int64_t now_ms);
   void put_aside(Record& record);

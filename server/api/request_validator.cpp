@@ -415,7 +415,7 @@ Expected<void> add_handoffs(const ValidationContext& context,
     request.handoff = std::move(resolved.spec);
     if (request.handoff) {
       request.handoff->adopts_seed = !has_seed && request.handoff->kind == HandoffKind::kFetch &&
-                                     request.handoff->door == HandoffDoor::kConcurrent;
+                                     request.handoff->mode == HandoffMode::kConcurrent;
     }
   }
   for (size_t i = 0; i < out.requests.size(); ++i) {

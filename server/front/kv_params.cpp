@@ -146,7 +146,7 @@ Expected<std::optional<NamedHandoff>> read_transfer(const Json& object) {
   out.spec.kind = offers ? HandoffKind::kOffer : HandoffKind::kFetch;
   out.is_foreign = fetches;
   if (transfer.empty()) return std::optional<NamedHandoff>(std::move(out));
-  out.spec.door = HandoffDoor::kConcurrent;
+  out.spec.mode = HandoffMode::kConcurrent;
   out.spec.transfer = transfer_id_of(std::array<std::string, 2>{"transfer_id", transfer});
   if (fetches) out.spec.peer = mooncake_peer(engine_id, address);
   out.is_foreign = fetches && out.spec.peer.empty();
@@ -163,7 +163,7 @@ Expected<NamedHandoff> read_bootstrap(const Json& host, const Json& port, const 
   NamedHandoff out;
   out.is_bootstrap = true;
   out.spec.kind = HandoffKind::kFetch;
-  out.spec.door = HandoffDoor::kConcurrent;
+  out.spec.mode = HandoffMode::kConcurrent;
   SLUICE_TRY(const int64_t number,
              to_integer(room, "bootstrap_room", 0, std::numeric_limits<int64_t>::max()));
   int64_t where = 0;

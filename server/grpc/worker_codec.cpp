@@ -118,8 +118,8 @@ struct Codec {
   static void take(uint32_t from, HandoffKind& value, Fault& fault) {
     take(from, value, HandoffKind::kFetch, "an unknown kind of handoff", fault);
   }
-  static void take(uint32_t from, HandoffDoor& value, Fault& fault) {
-    take(from, value, HandoffDoor::kConcurrent, "an unknown door", fault);
+  static void take(uint32_t from, HandoffMode& value, Fault& fault) {
+    take(from, value, HandoffMode::kConcurrent, "an unknown mode of handoff", fault);
   }
   static void take(uint32_t from, FinishReason& value, Fault& fault) {
     take(from, value, FinishReason::kError, "an unknown finish reason", fault);
@@ -173,7 +173,7 @@ struct Codec {
 #undef FIELDS
 
 #define FIELDS(F)                                                                   \
-  F(ENUM, kind), F(ENUM, door), F(PART, transfer), F(VALUE, peer),                  \
+  F(ENUM, kind), F(ENUM, mode), F(PART, transfer), F(VALUE, peer),                  \
       F(VALUE, peer_epoch), F(VALUE, peer_fingerprint), F(OPTION, result),          \
       F(VALUE, adopts_seed)
   SLUICE_FIELDS(HandoffSpec, HandoffSpec, FIELDS)

@@ -26,7 +26,7 @@ ValidRequest prefill_of(const ValidRequest& request, const TransferId& transfer)
   prefill.prediction.clear();
   HandoffSpec& offer = prefill.handoff.emplace();
   offer.kind = HandoffKind::kOffer;
-  offer.door = HandoffDoor::kConcurrent;
+  offer.mode = HandoffMode::kConcurrent;
   offer.transfer = transfer;
   return prefill;
 }
@@ -53,7 +53,7 @@ std::shared_ptr<PrefillLeg> PrefillLeg::begin(Worker& worker,
   const ModelInfo& model = worker.description->model;
   HandoffSpec& fetch = leg->fetch_;
   fetch.kind = HandoffKind::kFetch;
-  fetch.door = HandoffDoor::kConcurrent;
+  fetch.mode = HandoffMode::kConcurrent;
   fill_random(fetch.transfer);
   fetch.peer = kv_address(worker);
   fetch.peer_epoch = model.handoff->epoch;

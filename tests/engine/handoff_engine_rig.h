@@ -61,19 +61,19 @@ class HandoffEngineTest : public ::testing::TestWithParam<std::tuple<const char*
   static HandoffSpec fetch(const KvTransferId& transfer) {
     HandoffSpec spec;
     spec.kind = HandoffKind::kFetch;
-    spec.door = HandoffDoor::kConcurrent;
+    spec.mode = HandoffMode::kConcurrent;
     spec.transfer = transfer;
     spec.peer = "p:1";
     return spec;
   }
 
-  static ValidRequest prefill(int number, HandoffDoor door) {
+  static ValidRequest prefill(int number, HandoffMode mode) {
     ValidRequest made = request(number);
     made.sampling.max_tokens = 1;
     made.handoff.emplace();
     made.handoff->kind = HandoffKind::kOffer;
-    made.handoff->door = door;
-    if (door == HandoffDoor::kConcurrent) made.handoff->transfer = transfer(number);
+    made.handoff->mode = mode;
+    if (mode == HandoffMode::kConcurrent) made.handoff->transfer = transfer(number);
     return made;
   }
 
@@ -83,11 +83,11 @@ class HandoffEngineTest : public ::testing::TestWithParam<std::tuple<const char*
     offer.sampling.max_tokens = 1;
     offer.handoff.emplace();
     offer.handoff->kind = HandoffKind::kOffer;
-    offer.handoff->door = HandoffDoor::kSerial;
+    offer.handoff->mode = HandoffMode::kSerial;
     const Collected prefilled = testing::run_together(p, {offer}).front();
     EXPECT_NE(prefilled.offer, nullptr);
     whole.handoff = fetch(prefilled.offer->transfer);
-    whole.handoff->door = HandoffDoor::kSerial;
+    whole.handoff->mode = HandoffMode::kSerial;
     whole.handoff->peer_epoch = prefilled.offer->epoch;
     whole.handoff->result = prefilled.offer->result;
     return whole;
@@ -125,7 +125,7 @@ class HandoffEngineTest : public ::testing::TestWithParam<std::tuple<const char*
                       Engine& d) {
     std::vector<ValidRequest> offers;
     for (size_t i = 0; i < whole.size(); ++i) {
-      offers.push_back(prefill(static_cast<int>(i), HandoffDoor::kSerial));
+      offers.push_back(prefill(static_cast<int>(i), HandoffMode::kSerial));
     }
     const std::vector<Collected> prefilled = testing::run_together(p, offers);
     std::vector<ValidRequest> fetches = whole;
@@ -134,7 +134,7 @@ class HandoffEngineTest : public ::testing::TestWithParam<std::tuple<const char*
       EXPECT_EQ(prefilled[i].offer->result.first_token, expected[i].tokens[0]);
       EXPECT_NE(prefilled[i].offer->result.check, 0U);
       fetches[i].handoff = fetch(prefilled[i].offer->transfer);
-      fetches[i].handoff->door = HandoffDoor::kSerial;
+      fetches[i].handoff->mode = HandoffMode::kSerial;
       fetches[i].handoff->peer_epoch = prefilled[i].offer->epoch;
       fetches[i].handoff->result = prefilled[i].offer->result;
     }
@@ -162,7 +162,7 @@ class HandoffEngineTest : public ::testing::TestWithParam<std::tuple<const char*
   // Makes requests as a router sends them to both workers at once.
   void split(int count, std::vector<ValidRequest>& offers, std::vector<ValidRequest>& fetches) {
     for (int i = 0; i < count; ++i) {
-      offers.push_back(prefill(i, HandoffDoor::kConcurrent));
+      offers.push_back(prefill(i, HandoffMode::kConcurrent));
       fetches.push_back(request(i));
       fetches.back().handoff = fetch(transfer(i));
     }

@@ -40,7 +40,7 @@ TEST_P(HandoffEngineTest, RequestsThatRoutersSendAtOnceGetTheBitsOfOneEngine) {
   std::vector<ValidRequest> fetches;
   for (int i = 0; i < 6; ++i) {
     whole.push_back(request(i));
-    offers.push_back(prefill(i, HandoffDoor::kConcurrent));
+    offers.push_back(prefill(i, HandoffMode::kConcurrent));
     fetches.push_back(request(i));
     fetches.back().handoff = fetch(transfer(i));
   }
@@ -94,7 +94,7 @@ TEST_P(HandoffEngineTest, ALongPromptEndsWithAShortChunkAndTheBitsOfOneEngine) {
   ValidRequest fetched = whole;
   fetched.handoff = fetch(transfer(kNumber));
   std::thread prefills([&] {
-    testing::run_together(*p, {prefill(kNumber, HandoffDoor::kConcurrent)});
+    testing::run_together(*p, {prefill(kNumber, HandoffMode::kConcurrent)});
   });
   const std::vector<Collected> actual = testing::run_together(*d, {fetched});
   prefills.join();
@@ -120,7 +120,7 @@ TEST_P(HandoffEngineTest, NothingStaysTakenWhateverEnds) {
     testing::CollectingSink sink_of_p;
     std::vector<RequestId> ids;
     for (int i = 0; i < 4; ++i) {
-      const auto offer = prefill(4 * round + i, HandoffDoor::kConcurrent);
+      const auto offer = prefill(4 * round + i, HandoffMode::kConcurrent);
       const auto at_p = p->submit(offer, sink_of_p);
       ASSERT_TRUE(at_p);
       ValidRequest fetched = request(4 * round + i);

@@ -222,7 +222,7 @@ ValidRequest offer(uint64_t number) {
   made.sampling.max_tokens = 1;
   made.handoff.emplace();
   made.handoff->kind = HandoffKind::kOffer;
-  made.handoff->door = HandoffDoor::kConcurrent;
+  made.handoff->mode = HandoffMode::kConcurrent;
   for (size_t i = 0; i < 8; ++i) {
     made.handoff->transfer[i] = static_cast<uint8_t>(number >> (8 * i));
   }
@@ -400,7 +400,7 @@ TEST(HandoffFaultsOfContent, WrongBlocksAreNotSavedBelowTheCache) {
   offered.sampling.max_tokens = 1;
   offered.handoff.emplace();
   offered.handoff->kind = HandoffKind::kOffer;
-  offered.handoff->door = HandoffDoor::kSerial;
+  offered.handoff->mode = HandoffMode::kSerial;
   const auto kept = testing::run_together(*p, {offered}).front().offer;
   ASSERT_NE(kept, nullptr);
   ValidRequest fetched = whole;
@@ -458,13 +458,13 @@ TEST_P(HandoffWrongBlocks, ReachNoOtherAnswer) {
     ValidRequest offered = whole;
     offered.sampling.max_tokens = 1;
     offered.handoff = offer(1).handoff;
-    offered.handoff->door = HandoffDoor::kSerial;
+    offered.handoff->mode = HandoffMode::kSerial;
     offered.handoff->transfer = {};
     const auto made = testing::run_together(*p, {offered}).front().offer;
     EXPECT_NE(made, nullptr);
     if (made == nullptr) return whole;
     whole.handoff = fetch(1).handoff;
-    whole.handoff->door = HandoffDoor::kSerial;
+    whole.handoff->mode = HandoffMode::kSerial;
     whole.handoff->transfer = made->transfer;
     whole.handoff->peer_epoch = made->epoch;
     whole.handoff->result = made->result;

@@ -14,7 +14,7 @@ namespace sluice::testing {
 namespace {
 
 TEST_P(HandoffTest, AWorkerThatEndsWaitsNotLongForAClaim) {
-  const auto offer = prefill(HandoffDoor::kSerial);
+  const auto offer = prefill(HandoffMode::kSerial);
   p_.handoff->drain(now_);
   now_ += std::chrono::seconds(1);
   turn();
@@ -30,7 +30,7 @@ TEST_P(HandoffTest, HandoffsThatAreOverKeepNoMoreTokensThanTheCacheHas) {
   std::vector<std::shared_ptr<const HandoffOffer>> offers;
   for (int i = 0; i < 20; ++i) {
     tokens_ = prompt(150, static_cast<TokenId>(3 + 50 * i));
-    offers.push_back(prefill(HandoffDoor::kSerial));
+    offers.push_back(prefill(HandoffMode::kSerial));
     now_ += std::chrono::seconds(31);  // no worker claims it
     turn();
   }
@@ -51,12 +51,12 @@ TEST_P(HandoffTest, HandoffsThatAreOverKeepNoMoreTokensThanTheCacheHas) {
 }
 
 TEST_P(HandoffTest, AReusedIdWithAnotherPromptIsRefused) {
-  auto offer = prefill(HandoffDoor::kSerial);
+  auto offer = prefill(HandoffMode::kSerial);
   tokens_ = prompt(150, 70);
   HandoffOffer forged = *offer;
   forged.result = {};
   Request request = Worker::request(kDecode, tokens_);
-  const HandoffSpec spec = fetch_spec(HandoffDoor::kSerial, offer->transfer, "p:1", offer->epoch);
+  const HandoffSpec spec = fetch_spec(HandoffMode::kSerial, offer->transfer, "p:1", offer->epoch);
   ASSERT_TRUE(d_.handoff->hold(request, spec, now_));
   run_until_ready();
   EXPECT_EQ(d_.cached(tokens_), 0);
@@ -65,7 +65,7 @@ TEST_P(HandoffTest, AReusedIdWithAnotherPromptIsRefused) {
 }
 
 TEST_P(HandoffTest, AnOfferOfAnEarlierProcessIsRefused) {
-  auto offer = prefill(HandoffDoor::kSerial);
+  auto offer = prefill(HandoffMode::kSerial);
   HandoffOffer stale = *offer;
   stale.epoch ^= 1;
   ASSERT_TRUE(fetch(std::make_shared<const HandoffOffer>(stale)));
@@ -76,9 +76,9 @@ TEST_P(HandoffTest, AnOfferOfAnEarlierProcessIsRefused) {
 
 TEST_P(HandoffTest, AnotherModelIsRefused) {
   Worker other(peers_, "o", GetParam().transport, GetParam().prefill, "another model");
-  prefill(HandoffDoor::kSerial);
+  prefill(HandoffMode::kSerial);
   Request request = Worker::request(kDecode, tokens_);
-  const HandoffSpec spec = fetch_spec(HandoffDoor::kConcurrent, {1}, "o:1");
+  const HandoffSpec spec = fetch_spec(HandoffMode::kConcurrent, {1}, "o:1");
   ASSERT_TRUE(d_.handoff->hold(request, spec, now_));
   run_until_ready();
   finish();
@@ -86,7 +86,7 @@ TEST_P(HandoffTest, AnotherModelIsRefused) {
 
 TEST_P(HandoffTest, APeerThatIsNotAllowedIsNotAsked) {
   Request request = Worker::request(kDecode, tokens_);
-  const HandoffSpec spec = fetch_spec(HandoffDoor::kSerial, {1}, "nobody:1");
+  const HandoffSpec spec = fetch_spec(HandoffMode::kSerial, {1}, "nobody:1");
   EXPECT_TRUE(d_.handoff->hold(request, spec, now_));
   turn();
   ASSERT_EQ(ready_.size(), 1U);
@@ -111,7 +111,7 @@ TEST_P(HandoffTest, LostMessagesDelayAndHarmNothing) {
       p_.kv().reset_prefix_cache();
       d_.kv().reset_prefix_cache();
       ready_.clear();
-      const auto offer = prefill(HandoffDoor::kSerial);
+      const auto offer = prefill(HandoffMode::kSerial);
       ASSERT_TRUE(fetch(offer));
       run_until_ready();
       d_.cached(tokens_);
@@ -126,7 +126,7 @@ TEST_P(HandoffTest, ADeadPeerUnpinsAndFallsBack) {
     p_.kv().reset_prefix_cache();
     d_.kv().reset_prefix_cache();
     ready_.clear();
-    const auto offer = prefill(HandoffDoor::kSerial);
+    const auto offer = prefill(HandoffMode::kSerial);
     ASSERT_TRUE(fetch(offer));
     for (int i = 0; i < turns && ready_.empty(); ++i) turn();
     peers_.cut();
@@ -142,7 +142,7 @@ TEST_P(HandoffTest, EveryEndOfARequestReleasesBothSides) {
     p_.kv().reset_prefix_cache();
     d_.kv().reset_prefix_cache();
     ready_.clear();
-    const auto offer = prefill(HandoffDoor::kSerial);
+    const auto offer = prefill(HandoffMode::kSerial);
     ASSERT_TRUE(fetch(offer));
     for (int i = 0; i < turns && ready_.empty(); ++i) turn();
     const bool was_held = ready_.empty();
@@ -157,7 +157,7 @@ TEST_P(HandoffTest, EveryEndOfARequestReleasesBothSides) {
 TEST_P(HandoffTest, AFailedPrefillIsComputedHere) {
   ASSERT_TRUE(fetch(nullptr));
   turn();
-  prefill(HandoffDoor::kConcurrent, 100);
+  prefill(HandoffMode::kConcurrent, 100);
   for (int i = 0; i < 20; ++i) {
     turn();
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -173,7 +173,7 @@ TEST_P(HandoffTest, AFailedPrefillIsComputedHere) {
 }
 
 TEST_P(HandoffTest, RoomIsWaitedForAndGivenBack) {
-  const auto offer = prefill(HandoffDoor::kSerial);
+  const auto offer = prefill(HandoffMode::kSerial);
   const std::vector<TokenId> other = prompt(1000, 90);
   d_.kv().acquire_prefix(RequestId(1), other, {});
   ASSERT_TRUE(d_.kv().allocate_slots(RequestId(1), 1000));  // 63 of 64 blocks
@@ -194,7 +194,7 @@ TEST_P(HandoffTest, AnotherWorkerMayClaimWhatTheFirstGaveUp) {
   for (int i = 0; i < 3; ++i) {
     tokens_ = prompt(150, static_cast<TokenId>(3 + 50 * i));
     ready_.clear();
-    ASSERT_TRUE(fetch(prefill(HandoffDoor::kSerial)));
+    ASSERT_TRUE(fetch(prefill(HandoffMode::kSerial)));
     run_until_ready();
     finish();
   }
@@ -202,7 +202,7 @@ TEST_P(HandoffTest, AnotherWorkerMayClaimWhatTheFirstGaveUp) {
   ready_.clear();
   ASSERT_TRUE(fetch(nullptr));
   turn();
-  prefill(HandoffDoor::kConcurrent, 100);
+  prefill(HandoffMode::kConcurrent, 100);
   for (int i = 0; i < 500 && d_.handoff->stats().num_receiving == 0; ++i) turn();
   ASSERT_EQ(d_.handoff->stats().num_receiving, 1);
   EXPECT_TRUE(d_.handoff->abort(kDecode, now_));
@@ -212,7 +212,7 @@ TEST_P(HandoffTest, AnotherWorkerMayClaimWhatTheFirstGaveUp) {
       way.decode_transport == nullptr ? way.transport : way.decode_transport;
   Worker other(peers_, "e", transport, way.decode);
   Request request = Worker::request(kDecode, tokens_);
-  HandoffSpec spec = fetch_spec(HandoffDoor::kConcurrent, {});
+  HandoffSpec spec = fetch_spec(HandoffMode::kConcurrent, {});
   spec.transfer.fill(9);
   ASSERT_TRUE(other.handoff->hold(request, spec, now_));
   p_.compute(kPrefill, tokens_, 150);
@@ -238,7 +238,7 @@ TEST_P(HandoffTest, AnotherWorkerMayClaimWhatTheFirstGaveUp) {
 }
 
 TEST_P(HandoffTest, RoomIsGivenWhereOthersKeepTheirNextBlocks) {
-  const auto offer = prefill(HandoffDoor::kSerial);
+  const auto offer = prefill(HandoffMode::kSerial);
   const std::vector<TokenId> other = prompt(1000, 90);
   d_.kv().acquire_prefix(RequestId(1), other, {});
   ASSERT_TRUE(d_.kv().allocate_slots(RequestId(1), 53 * kBlockSize));  // 11 are left, 9 are wanted
@@ -260,9 +260,9 @@ TEST_P(HandoffTest, RoomIsGivenWhereOthersKeepTheirNextBlocks) {
 
 // An offer that no worker has claimed goes first, then one whose claimer has no room yet.
 TEST_P(HandoffTest, OffersGiveWayUnlessTheyAreBeingRead) {
-  prefill(HandoffDoor::kSerial);
+  prefill(HandoffMode::kSerial);
   tokens_ = prompt(150, 60);
-  const auto claimed = prefill(HandoffDoor::kSerial);
+  const auto claimed = prefill(HandoffMode::kSerial);
   load_.has_preempted = true;
   ASSERT_TRUE(fetch(claimed));
   for (int i = 0; i < 20; ++i) turn();
@@ -279,7 +279,7 @@ TEST_P(HandoffTest, OffersGiveWayUnlessTheyAreBeingRead) {
   EXPECT_EQ(ready_[0].fallback, HandoffFallback::kRefused);
   finish();
   ready_.clear();
-  ASSERT_TRUE(fetch(prefill(HandoffDoor::kSerial)));
+  ASSERT_TRUE(fetch(prefill(HandoffMode::kSerial)));
   run_until_ready();
   EXPECT_EQ(p_.handoff->prefill().num_live(), 1U);  // until D has compared its first token
   EXPECT_FALSE(p_.handoff->give_back_blocks(now_));
@@ -288,7 +288,7 @@ TEST_P(HandoffTest, OffersGiveWayUnlessTheyAreBeingRead) {
 
 // Its peer accepted it, sends nothing and does not answer the second claim before that.
 TEST_P(HandoffTest, RoomIsGivenBackWhileItIsClaimedAgain) {
-  const auto offer = prefill(HandoffDoor::kSerial);
+  const auto offer = prefill(HandoffMode::kSerial);
   peers_.drop = [](const KvMessage& message) { return std::holds_alternative<KvCredit>(message); };
   ASSERT_TRUE(fetch(offer));
   for (int i = 0; i < 100 && d_.handoff->stats().num_receiving == 0; ++i) turn();
@@ -313,7 +313,7 @@ TEST_P(HandoffTest, WhatIsEvictedBeforeThereIsRoomIsComputedHere) {
   d_.compute(RequestId(1), tokens_, 48);
   d_.kv().free(RequestId(1));
   ASSERT_EQ(d_.cached(tokens_), 48);
-  ASSERT_TRUE(fetch(prefill(HandoffDoor::kSerial)));
+  ASSERT_TRUE(fetch(prefill(HandoffMode::kSerial)));
   d_.kv().reset_prefix_cache();
   run_until_ready();
   ASSERT_EQ(ready_.size(), 1U);
@@ -331,7 +331,7 @@ TEST_P(HandoffTest, PromptsToComputeHereComeOneAtATimeWhereOthersRun) {
     Request request = Worker::request(RequestId(id), prompt(150, static_cast<TokenId>(id)));
     KvTransferId transfer{};
     transfer[0] = static_cast<uint8_t>(id);
-    HandoffSpec spec = fetch_spec(HandoffDoor::kConcurrent, transfer, "nobody:1");
+    HandoffSpec spec = fetch_spec(HandoffMode::kConcurrent, transfer, "nobody:1");
     ASSERT_TRUE(d_.handoff->hold(request, spec, now_));
   }
   turn();
@@ -352,12 +352,12 @@ TEST_P(HandoffTest, PromptsToComputeHereComeOneAtATimeWhereOthersRun) {
 TEST_P(HandoffTest, ADuplicateRoomIsAnOrdinaryRequest) {
   ASSERT_TRUE(fetch(nullptr));
   Request request = Worker::request(RequestId(201), tokens_);
-  HandoffSpec spec = fetch_spec(HandoffDoor::kConcurrent, {});
+  HandoffSpec spec = fetch_spec(HandoffMode::kConcurrent, {});
   spec.transfer.fill(9);
   EXPECT_FALSE(d_.handoff->hold(request, spec, now_));
-  prefill(HandoffDoor::kConcurrent);
+  prefill(HandoffMode::kConcurrent);
   Request again = Worker::request(RequestId(101), tokens_);
-  EXPECT_FALSE(p_.handoff->hold(again, offer_spec(HandoffDoor::kConcurrent, spec.transfer), now_));
+  EXPECT_FALSE(p_.handoff->hold(again, offer_spec(HandoffMode::kConcurrent, spec.transfer), now_));
   p_.handoff->end(RequestId(101), now_);
   run_until_ready();
   EXPECT_EQ(d_.cached(tokens_), 144);
@@ -383,7 +383,7 @@ TEST_P(HandoffTest, NonsenseReachesNoCheck) {
     if (auto* claim = std::get_if<KvClaim>(&message)) claim->first_blocks = {7, 7, 4'000'000'000U};
     if (auto* credit = std::get_if<KvCredit>(&message)) credit->slots[0].bytes = 1;
   };
-  ASSERT_TRUE(fetch(prefill(HandoffDoor::kSerial)));
+  ASSERT_TRUE(fetch(prefill(HandoffMode::kSerial)));
   run_until_ready();
   d_.cached(tokens_);
   finish();
@@ -396,7 +396,7 @@ TEST_P(HandoffTest, NonsenseReachesNoCheck) {
   };
   ready_.clear();
   p_.kv().reset_prefix_cache();
-  ASSERT_TRUE(fetch(prefill(HandoffDoor::kSerial)));
+  ASSERT_TRUE(fetch(prefill(HandoffMode::kSerial)));
   run_until_ready();
   d_.cached(tokens_);
   finish();

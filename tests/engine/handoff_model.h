@@ -29,7 +29,7 @@ struct Rules {
   int num_parts = 1;     // of every prompt
   int num_slots = 1;     // of a decode worker
   int room = 1;          // requests of a decode worker that can have their blocks at once
-  bool is_early = true;  // door B: both workers get their requests at once; else the answer of
+  bool is_early = true;  // concurrent: both workers get their requests at once; else the answer of
                          // the first names the transfer to the second
   uint32_t max_attempts = 1;
   bool timers_are_faults = false;  // else they may be due at any time

@@ -58,19 +58,19 @@ inline std::vector<TokenId> prompt(int32_t num_tokens, TokenId first) {
   return tokens;
 }
 
-inline HandoffSpec offer_spec(HandoffDoor door, const KvTransferId& transfer = {}) {
+inline HandoffSpec offer_spec(HandoffMode mode, const KvTransferId& transfer = {}) {
   HandoffSpec spec;
   spec.kind = HandoffKind::kOffer;
-  spec.door = door;
+  spec.mode = mode;
   spec.transfer = transfer;
   return spec;
 }
 
-inline HandoffSpec fetch_spec(HandoffDoor door,
+inline HandoffSpec fetch_spec(HandoffMode mode,
                               const KvTransferId& transfer,
                               const std::string& peer = "p:1",
                               uint64_t epoch = 0) {
-  HandoffSpec spec = offer_spec(door, transfer);
+  HandoffSpec spec = offer_spec(mode, transfer);
   spec.kind = HandoffKind::kFetch;
   spec.peer = peer;
   spec.peer_epoch = epoch;
@@ -237,10 +237,10 @@ class HandoffTest : public ::testing::TestWithParam<Way> {
   }
 
   // A prompt's request at P, computed whole: what its answer would carry.
-  std::shared_ptr<const HandoffOffer> prefill(HandoffDoor door, int32_t num_computed = -1) {
+  std::shared_ptr<const HandoffOffer> prefill(HandoffMode mode, int32_t num_computed = -1) {
     Request request = Worker::request(kPrefill, tokens_);
-    HandoffSpec spec = offer_spec(door);
-    if (door == HandoffDoor::kConcurrent) spec.transfer.fill(9);
+    HandoffSpec spec = offer_spec(mode);
+    if (mode == HandoffMode::kConcurrent) spec.transfer.fill(9);
     EXPECT_FALSE(p_.handoff->hold(request, spec, now_, prefill_trace_));
     p_.kv().acquire_prefix(kPrefill, tokens_, {});
     const auto all = static_cast<int32_t>(tokens_.size());
@@ -259,10 +259,10 @@ class HandoffTest : public ::testing::TestWithParam<Way> {
 
   bool fetch(const std::shared_ptr<const HandoffOffer>& offer) {
     Request request = Worker::request(kDecode, tokens_);
-    HandoffSpec spec = fetch_spec(HandoffDoor::kConcurrent, {});
+    HandoffSpec spec = fetch_spec(HandoffMode::kConcurrent, {});
     spec.transfer.fill(9);
     if (offer != nullptr) {
-      spec.door = HandoffDoor::kSerial;
+      spec.mode = HandoffMode::kSerial;
       spec.transfer = offer->transfer;
       spec.peer_epoch = offer->epoch;
       spec.result = offer->result;

@@ -16,7 +16,7 @@ namespace sluice::testing {
 namespace {
 
 TEST_P(HandoffTest, AWholePromptTravels) {
-  const auto offer = prefill(HandoffDoor::kSerial);
+  const auto offer = prefill(HandoffMode::kSerial);
   ASSERT_NE(offer, nullptr);
   EXPECT_EQ(offer->result.num_blocks, 9);
   ASSERT_TRUE(fetch(offer));
@@ -36,7 +36,7 @@ TEST_P(HandoffTest, PartsTravelWhileThePromptIsComputed) {
   tokens_ = prompt(1000, 3);
   ASSERT_TRUE(fetch(nullptr));
   turn();
-  prefill(HandoffDoor::kConcurrent);
+  prefill(HandoffMode::kConcurrent);
   run_until_ready();
   EXPECT_EQ(d_.handoff->stats().num_in, 1U);
   EXPECT_EQ(d_.cached(tokens_), 992);
@@ -53,7 +53,7 @@ TraceContext trace_of(char digit) {
 TEST_P(HandoffTest, BothEndsReportTheTransferOfATracedRequest) {
   prefill_trace_ = trace_of('1');
   decode_trace_ = trace_of('2');
-  ASSERT_TRUE(fetch(prefill(HandoffDoor::kSerial)));
+  ASSERT_TRUE(fetch(prefill(HandoffMode::kSerial)));
   run_until_ready();
   finish();
   for (Worker* worker : {&p_, &d_}) {
@@ -77,7 +77,7 @@ TEST_P(HandoffTest, AnEndWithoutATraceReportsNothingAndTheOtherItsOwn) {
   prefill_trace_ = trace_of('1');
   decode_trace_ = trace_of('2');
   decode_trace_.is_sampled = false;
-  ASSERT_TRUE(fetch(prefill(HandoffDoor::kSerial)));
+  ASSERT_TRUE(fetch(prefill(HandoffMode::kSerial)));
   run_until_ready();
   finish();
   EXPECT_TRUE(reports_of(d_).empty());
@@ -93,7 +93,7 @@ TEST_P(HandoffTest, ReportsSayWhyNothingCame) {
     return reports.size() == 1 ? reports[0].outcome : "not one report";
   };
   // Its client leaves while P computes.
-  prefill(HandoffDoor::kConcurrent, 64);
+  prefill(HandoffMode::kConcurrent, 64);
   ASSERT_TRUE(fetch(nullptr));
   for (int i = 0; i < 20; ++i) turn();
   EXPECT_TRUE(d_.handoff->abort(kDecode, now_));
@@ -104,7 +104,7 @@ TEST_P(HandoffTest, ReportsSayWhyNothingCame) {
   p_.kv().free(kPrefill);
   settle();
   // A prompt of another process.
-  HandoffOffer stale = *prefill(HandoffDoor::kSerial);
+  HandoffOffer stale = *prefill(HandoffMode::kSerial);
   stale.epoch ^= 1;
   ASSERT_TRUE(fetch(std::make_shared<const HandoffOffer>(stale)));
   run_until_ready();
@@ -126,12 +126,12 @@ TEST(HandoffPartsTest, WholeBlocksAtTheFrontAreKept) {
     const KvTransferId transfer{9};
     Request offered = Worker::request(kPrefill, tokens);
     ASSERT_FALSE(
-        p.handoff->hold(offered, offer_spec(HandoffDoor::kConcurrent, transfer), now));
+        p.handoff->hold(offered, offer_spec(HandoffMode::kConcurrent, transfer), now));
     p.kv().acquire_prefix(kPrefill, tokens, {});
     p.compute(kPrefill, tokens, 96);
     p.handoff->computed(kPrefill, 96, now);
     Request fetched = Worker::request(kDecode, tokens);
-    ASSERT_TRUE(d.handoff->hold(fetched, fetch_spec(HandoffDoor::kConcurrent, transfer), now));
+    ASSERT_TRUE(d.handoff->hold(fetched, fetch_spec(HandoffMode::kConcurrent, transfer), now));
     std::vector<DecodeSide::Released> ready;
     const auto turn_until = [&](const auto& is_there) {
       for (int i = 0; i < 5000 && !is_there(); ++i) {
@@ -155,7 +155,7 @@ TEST(HandoffPartsTest, WholeBlocksAtTheFrontAreKept) {
 
 // What D has already does not travel.
 TEST_P(HandoffTest, AnyHitsOnTheDecodeSideAreNotAskedFor) {
-  const auto offer = prefill(HandoffDoor::kSerial);
+  const auto offer = prefill(HandoffMode::kSerial);
   const std::vector<TokenId> begin(tokens_.begin(), tokens_.begin() + 80);
   d_.kv().acquire_prefix(RequestId(1), begin, {});
   d_.compute(RequestId(1), begin, 64);
@@ -168,7 +168,7 @@ TEST_P(HandoffTest, AnyHitsOnTheDecodeSideAreNotAskedFor) {
 }
 
 TEST_P(HandoffTest, NothingIsAskedForThatIsHereAlready) {
-  const auto offer = prefill(HandoffDoor::kSerial);
+  const auto offer = prefill(HandoffMode::kSerial);
   d_.kv().acquire_prefix(kDecode, tokens_, {});
   d_.compute(kDecode, tokens_, 150);
   d_.kv().free(kDecode);
@@ -176,7 +176,7 @@ TEST_P(HandoffTest, NothingIsAskedForThatIsHereAlready) {
 }
 
 TEST_P(HandoffTest, EvictedBlocksAreSaidAndComputed) {
-  const auto offer = prefill(HandoffDoor::kSerial);
+  const auto offer = prefill(HandoffMode::kSerial);
   for (int i = 0; i < 40 && p_.handoff->prefill().num_live() > 0; ++i) {
     now_ += std::chrono::seconds(1);  // the lease ends
     turn();
@@ -192,7 +192,7 @@ TEST_P(HandoffTest, EvictedBlocksAreSaidAndComputed) {
 
 // The lease is over and the blocks are not.
 TEST_P(HandoffTest, CachedBlocksAreServedLate) {
-  const auto offer = prefill(HandoffDoor::kSerial);
+  const auto offer = prefill(HandoffMode::kSerial);
   now_ += std::chrono::seconds(40);
   turn();
   EXPECT_EQ(p_.handoff->prefill().num_live(), 0U);
@@ -203,7 +203,7 @@ TEST_P(HandoffTest, CachedBlocksAreServedLate) {
 }
 
 TEST_P(HandoffTest, AnotherRowOfLogitsDropsTheBlocks) {
-  ASSERT_TRUE(fetch(prefill(HandoffDoor::kSerial)));
+  ASSERT_TRUE(fetch(prefill(HandoffMode::kSerial)));
   run_until_ready();
   ASSERT_EQ(ready_.size(), 1U);
   d_.kv().acquire_prefix(kDecode, tokens_, {});

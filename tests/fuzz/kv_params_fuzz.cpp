@@ -22,8 +22,8 @@ void check_spec(const HandoffSpec& spec) {
   const bool fetches = spec.kind == HandoffKind::kFetch;
   CHECK(fetches || spec.peer.empty());
   CHECK_LE(spec.peer.size(), 1024U);
-  CHECK(spec.door == HandoffDoor::kSerial || spec.transfer != TransferId{});
-  CHECK_EQ(spec.result.has_value(), fetches && spec.door == HandoffDoor::kSerial);
+  CHECK(spec.mode == HandoffMode::kSerial || spec.transfer != TransferId{});
+  CHECK_EQ(spec.result.has_value(), fetches && spec.mode == HandoffMode::kSerial);
   if (!spec.result) return;
   CHECK_EQ(static_cast<size_t>(spec.result->num_prompt_tokens), kPromptIds.size());
   CHECK_GE(spec.result->num_blocks, 0);

@@ -77,7 +77,7 @@ TEST(KvParams, BodiesThatAskForNothingHaveNoHandoff) {
 TEST(KvParams, ThePrefillHalfIsASerialOffer) {
   const NamedHandoff named = read_transfer(kPrefillHalf);
   EXPECT_EQ(named.spec.kind, HandoffKind::kOffer);
-  EXPECT_EQ(named.spec.door, HandoffDoor::kSerial);
+  EXPECT_EQ(named.spec.mode, HandoffMode::kSerial);
   EXPECT_EQ(named.spec.transfer, TransferId{});
   EXPECT_FALSE(named.is_foreign);
 }
@@ -93,7 +93,7 @@ TEST(KvParams, WhatAnOfferWritesTheDecodeHalfReads) {
   const NamedHandoff named = read_transfer(written.dump());
   const HandoffOffer offer = an_offer();
   EXPECT_EQ(named.spec.kind, HandoffKind::kFetch);
-  EXPECT_EQ(named.spec.door, HandoffDoor::kSerial);
+  EXPECT_EQ(named.spec.mode, HandoffMode::kSerial);
   EXPECT_EQ(named.spec.transfer, offer.transfer);
   EXPECT_EQ(named.spec.peer, "10.0.0.7:9001");
   EXPECT_EQ(named.spec.peer_epoch, kInfo.epoch);
@@ -136,8 +136,8 @@ TEST(KvParams, BothHalvesOfAMooncakeTransferHaveOneName) {
   const NamedHandoff decode = read_transfer(kMooncakeDecode);
   EXPECT_EQ(prefill.spec.kind, HandoffKind::kOffer);
   EXPECT_EQ(decode.spec.kind, HandoffKind::kFetch);
-  EXPECT_EQ(prefill.spec.door, HandoffDoor::kConcurrent);
-  EXPECT_EQ(decode.spec.door, HandoffDoor::kConcurrent);
+  EXPECT_EQ(prefill.spec.mode, HandoffMode::kConcurrent);
+  EXPECT_EQ(decode.spec.mode, HandoffMode::kConcurrent);
   EXPECT_EQ(prefill.spec.transfer, decode.spec.transfer);
   EXPECT_NE(prefill.spec.transfer, TransferId{});
   EXPECT_EQ(decode.spec.peer, "10.0.0.7:9001");  // of the engine's name, not the router's address

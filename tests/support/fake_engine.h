@@ -358,7 +358,7 @@ class FakeEngine : public Engine {
   std::shared_ptr<const HandoffOffer> offer_of(const Running& running) const {
     const auto& handoff = running.request.handoff;
     if (!model_.handoff || !handoff || handoff->kind != HandoffKind::kOffer) return nullptr;
-    if (handoff->door != HandoffDoor::kSerial) return nullptr;
+    if (handoff->mode != HandoffMode::kSerial) return nullptr;
     const auto num_tokens = static_cast<int32_t>(running.request.prompt.size());
     HandoffOffer offer;
     offer.transfer.fill(0xab);

@@ -52,7 +52,7 @@ std::vector<ValidRequest> offers_of(const std::vector<ValidRequest>& whole) {
     offer.sampling.max_tokens = 1;
     offer.handoff.emplace();
     offer.handoff->kind = HandoffKind::kOffer;
-    offer.handoff->door = HandoffDoor::kSerial;
+    offer.handoff->mode = HandoffMode::kSerial;
   }
   return offers;
 }
@@ -64,7 +64,7 @@ std::vector<ValidRequest> fetches_of(const std::vector<ValidRequest>& whole,
     EXPECT_NE(prefilled[i].offer, nullptr);
     HandoffSpec& spec = fetches[i].handoff.emplace();
     spec.kind = HandoffKind::kFetch;
-    spec.door = HandoffDoor::kSerial;
+    spec.mode = HandoffMode::kSerial;
     spec.peer = "p:1";
     spec.transfer = prefilled[i].offer->transfer;
     spec.peer_epoch = prefilled[i].offer->epoch;

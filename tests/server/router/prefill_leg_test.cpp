@@ -79,7 +79,7 @@ TEST(PrefillLeg, ALongPromptIsComputedForTheWorkerThatAnswers) {
   EXPECT_EQ(offer.sampling.min_tokens, 1);
   ASSERT_TRUE(offer.handoff);
   EXPECT_EQ(offer.handoff->kind, HandoffKind::kOffer);
-  EXPECT_EQ(offer.handoff->door, HandoffDoor::kConcurrent);
+  EXPECT_EQ(offer.handoff->mode, HandoffMode::kConcurrent);
 
   ASSERT_EQ(pair.decode->submitted().size(), 1U);
   const ValidRequest fetch = pair.decode->submitted()[0];
@@ -87,7 +87,7 @@ TEST(PrefillLeg, ALongPromptIsComputedForTheWorkerThatAnswers) {
   EXPECT_EQ(fetch.sampling.min_tokens, 3);
   ASSERT_TRUE(fetch.handoff);
   EXPECT_EQ(fetch.handoff->kind, HandoffKind::kFetch);
-  EXPECT_EQ(fetch.handoff->door, HandoffDoor::kConcurrent);
+  EXPECT_EQ(fetch.handoff->mode, HandoffMode::kConcurrent);
   EXPECT_EQ(fetch.handoff->transfer, offer.handoff->transfer);
   EXPECT_NE(fetch.handoff->transfer, TransferId{});
   EXPECT_EQ(fetch.handoff->peer, "127.0.0.1:7001");

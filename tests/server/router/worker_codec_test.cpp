@@ -114,7 +114,7 @@ ValidRequest whole_request(WorkerClock::time_point now) {
       .every_token = true, .activates = true, .forces_scale = true, .dimensions = 7};
   HandoffSpec& handoff = request.handoff.emplace();
   handoff.kind = HandoffKind::kFetch;
-  handoff.door = HandoffDoor::kConcurrent;
+  handoff.mode = HandoffMode::kConcurrent;
   handoff.transfer.fill(0x5A);
   handoff.peer = "10.0.0.1:7000";
   handoff.peer_epoch = 5;
