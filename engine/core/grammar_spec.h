@@ -30,7 +30,7 @@ struct GrammarSpec {
   bool is_best_effort = false;
   // The answer is free up to and including these tokens, such as the end of its reasoning; empty:
   // bound from its first token on.
-  std::vector<TokenId> begins_behind;
+  std::vector<TokenId> begins_after;
   // Control tokens that the text names by id; no others occur where the answer is bound.
   std::vector<TokenId> control_tokens;
   std::string param;  // request field for errors: "response_format"

@@ -58,7 +58,7 @@ RequestState::RequestState(RequestId id,
 
 void RequestState::set_grammar(std::shared_ptr<const Grammar> grammar) {
   record->grammar = std::make_shared<const BoundGrammar>(
-      BoundGrammar{.grammar = std::move(grammar), .begins_behind = grammar_spec->begins_behind});
+      BoundGrammar{.grammar = std::move(grammar), .begins_after = grammar_spec->begins_after});
   grammar_spec.reset();
 }
 

@@ -63,7 +63,7 @@ void ChatFormat::write_choice(size_t choice_idx, size_t, JsonWriter& json) {
   json.close_object();
 }
 
-void ChatFormat::write_behind_choices(JsonWriter& json) {
+void ChatFormat::write_after_choices(JsonWriter& json) {
   if (has_prompt_ids()) write_prompt_ids(0, json);
   if (!prompt_logprobs(0).empty()) json.key("prompt_logprobs").raw(prompt_logprobs(0));
 }

@@ -22,7 +22,7 @@ class ChatFormat final : public OpenAiFormat {
 
  private:
   void write_choice(size_t choice_idx, size_t prompt_idx, JsonWriter& json) override;
-  void write_behind_choices(JsonWriter& json) override;
+  void write_after_choices(JsonWriter& json) override;
   void append_role_event(size_t choice_idx, const Usage& usage, std::string& out);
   void write_delta(size_t choice_idx, const Piece& piece, JsonWriter& json) const;
 

@@ -21,7 +21,7 @@ class CompletionsFormat final : public OpenAiFormat {
  private:
   void write_choice(size_t choice_idx, size_t prompt_idx, JsonWriter& json) override;
 
-  void write_behind_choices(JsonWriter&) override {}
+  void write_after_choices(JsonWriter&) override {}
 
   std::vector<std::string> texts_;  // by choice, for a whole answer
   std::vector<bool> has_begun_;     // by choice, for a stream: an event is written

@@ -26,7 +26,7 @@ constexpr std::string_view kQwen3Instruction =
     "Given a web search query, retrieve relevant passages that answer the query";
 constexpr std::string_view kQwen3Query = "\n<Query>: ";
 constexpr std::string_view kQwen3Between = "\n<Document>: ";
-constexpr std::string_view kQwen3Behind =
+constexpr std::string_view kQwen3After =
     "<|im_end|>\n<|im_start|>assistant\n<think>\n\n</think>\n\n";
 
 Spans qwen3_spans(std::string_view own_instruction,
@@ -39,7 +39,7 @@ Spans qwen3_spans(std::string_view own_instruction,
           {.text = std::string(query), .from_template = false},
           {.text = std::string(kQwen3Between), .from_template = true},
           {.text = std::string(document), .from_template = false},
-          {.text = std::string(kQwen3Behind), .from_template = true}};
+          {.text = std::string(kQwen3After), .from_template = true}};
 }
 
 struct Turn {

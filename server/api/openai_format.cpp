@@ -178,7 +178,7 @@ std::string OpenAiFormat::whole(std::span<const size_t> returned, const Usage& u
     write_choice_end(choice, {}, request_->wants_logprobs ? choice.logprobs.take() : "", json);
   }
   json.close_array();
-  write_behind_choices(json);
+  write_after_choices(json);
   if (!kv_params_.empty()) json.key("kv_transfer_params").raw(kv_params_);
   json.key("usage");
   write_usage(json, usage);

@@ -61,7 +61,7 @@ class OpenAiFormat : public AnswerFormat {
   // Writes the members before `logprobs` of a choice of a whole answer. `prompt_idx`: its prompt's.
   virtual void write_choice(size_t choice_idx, size_t prompt_idx, JsonWriter& json) = 0;
   // Writes the members after the choices of a whole answer.
-  virtual void write_behind_choices(JsonWriter& json) = 0;
+  virtual void write_after_choices(JsonWriter& json) = 0;
 
   // Keeps the choice's finish and stop reasons from its last delta.
   void note_end(const ChoiceDelta& delta);

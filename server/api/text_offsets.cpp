@@ -84,13 +84,13 @@ std::pair<size_t, size_t> skip_difference(std::span<const std::string_view> a,
   if (is_space(a[0]) != is_space(b[0])) {
     return is_space(a[0]) ? std::pair(size_t{1}, size_t{0}) : std::pair(size_t{0}, size_t{1});
   }
-  const auto agree_behind = [&](size_t from_a, size_t from_b) {
+  const auto agree_after = [&](size_t from_a, size_t from_b) {
     return from_a <= a.size() && from_b <= b.size() && agree(a.subspan(from_a), b.subspan(from_b));
   };
   for (size_t most = 1; most <= kReach; ++most) {
     for (size_t least = most + 1; least-- > 0;) {
-      if (agree_behind(most, least)) return {most, least};
-      if (agree_behind(least, most)) return {least, most};
+      if (agree_after(most, least)) return {most, least};
+      if (agree_after(least, most)) return {least, most};
     }
   }
   return {1, 1};

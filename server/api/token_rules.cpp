@@ -87,11 +87,11 @@ Expected<void> add_bad_word(const Tokenizer& tokenizer,
   std::vector<TokenId> bare;
   SLUICE_TRY_VOID(tokenizer.encode(word, SpecialText::kParse, bare));
   if (bare.empty()) return {};
-  std::vector<TokenId> behind_space;
-  SLUICE_TRY_VOID(tokenizer.encode(" " + word, SpecialText::kParse, behind_space));
-  const bool differs = behind_space.size() == bare.size() && behind_space.front() != bare.front();
+  std::vector<TokenId> after_space;
+  SLUICE_TRY_VOID(tokenizer.encode(" " + word, SpecialText::kParse, after_space));
+  const bool differs = after_space.size() == bare.size() && after_space.front() != bare.front();
   sequences.push_back(std::move(bare));
-  if (differs) sequences.push_back(std::move(behind_space));
+  if (differs) sequences.push_back(std::move(after_space));
   return {};
 }
 

@@ -95,7 +95,7 @@ class Bench {
     for (int32_t round = -1; round < options_.rounds; ++round) {
       SLUICE_TRY(const auto answers,
                  run_requests(concurrency,
-                              [&](size_t i) { return prompt_behind(contexts_[i]); },
+                              [&](size_t i) { return prompt_after(contexts_[i]); },
                               options_.output_len));
       SLUICE_TRY_VOID(check_cached(answers));
       const auto start = answers.front().front().submitted;
@@ -152,7 +152,7 @@ class Bench {
     return ids;
   }
 
-  std::vector<TokenId> prompt_behind(const std::vector<TokenId>& context) {
+  std::vector<TokenId> prompt_after(const std::vector<TokenId>& context) {
     std::vector<TokenId> ids = context;
     const std::vector<TokenId> prompt = random_prompt(options_.prompt_len);
     ids.insert(ids.end(), prompt.begin(), prompt.end());

@@ -117,7 +117,7 @@ Expected<void> check_request(const ValidRequest& request,
   if (static_cast<int64_t>(request.grammar->text.size()) > config.max_body_bytes) {
     return invalid("grammar", "longer than this worker's --max-body-bytes");
   }
-  SLUICE_TRY_VOID(check_ids("grammar", request.grammar->begins_behind, model.vocab_size));
+  SLUICE_TRY_VOID(check_ids("grammar", request.grammar->begins_after, model.vocab_size));
   return check_ids("grammar", request.grammar->control_tokens, model.vocab_size);
 }
 

@@ -161,7 +161,7 @@ struct Codec {
 
 #define FIELDS(F)                                                               \
   F(ENUM, kind), F(VALUE, text), F(VALUE, allows_whitespace),                   \
-      F(VALUE, is_best_effort), F(PART, begins_behind), F(PART, control_tokens), \
+      F(VALUE, is_best_effort), F(PART, begins_after), F(PART, control_tokens), \
       F(VALUE, param)
   SLUICE_FIELDS(GrammarSpec, Grammar, FIELDS)
 #undef FIELDS

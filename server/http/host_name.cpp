@@ -49,10 +49,10 @@ Authority parse_authority(std::string_view text) {
 }
 
 std::optional<Authority> authority_of_origin(std::string_view origin) {
-  constexpr std::string_view kBehindScheme = "://";
-  const size_t end = origin.find(kBehindScheme);
+  constexpr std::string_view kAfterScheme = "://";
+  const size_t end = origin.find(kAfterScheme);
   if (end == std::string_view::npos) return std::nullopt;
-  Authority parsed = parse_authority(origin.substr(end + kBehindScheme.size()));
+  Authority parsed = parse_authority(origin.substr(end + kAfterScheme.size()));
   if (parsed.host.empty()) return std::nullopt;  // "file://"
   const std::string scheme = lower_case(origin.substr(0, end));
   if (parsed.port == (scheme == "https" ? "443" : "80")) parsed.port.clear();

@@ -63,9 +63,9 @@ class Finder {
     kAlone,
     kFirst,         // before a user's
     kBetweenUsers,  // after a user's and before another
-    kBehindUser,
-    kBehindAnswer,  // after a user's and an assistant's
-    kBehindCall,    // after a user's and an assistant's call
+    kAfterUser,
+    kAfterAnswer,  // after a user's and an assistant's
+    kAfterCall,    // after a user's and an assistant's call
   };
 
   // Messages around a placed message, for a template that requires them.
@@ -176,11 +176,11 @@ Json Finder::placed(Place place, Json self) const {
       return Json::array({std::move(self), user});
     case Place::kBetweenUsers:
       return Json::array({user, std::move(self), user});
-    case Place::kBehindUser:
+    case Place::kAfterUser:
       return Json::array({user, std::move(self)});
-    case Place::kBehindAnswer:
+    case Place::kAfterAnswer:
       return Json::array({user, filler("assistant"), std::move(self)});
-    case Place::kBehindCall:
+    case Place::kAfterCall:
       self["tool_call_id"] = kCallId;
       self["name"] = "n";
       return Json::array({user, call_message(call_), std::move(self)});
@@ -191,10 +191,10 @@ Json Finder::placed(Place place, Json self) const {
 // Returns the places for a role's message, the usual place first.
 std::vector<Finder::Place> Finder::places_of(std::string_view role) {
   if (role == "user") return {Place::kAlone};
-  if (role == "assistant") return {Place::kBetweenUsers, Place::kBehindUser};
-  if (role == "tool") return {Place::kBehindCall, Place::kBehindAnswer};
-  if (role == "system" || role == "developer") return {Place::kFirst, Place::kBehindAnswer};
-  return {Place::kBehindCall, Place::kFirst, Place::kBehindAnswer};
+  if (role == "assistant") return {Place::kBetweenUsers, Place::kAfterUser};
+  if (role == "tool") return {Place::kAfterCall, Place::kAfterAnswer};
+  if (role == "system" || role == "developer") return {Place::kFirst, Place::kAfterAnswer};
+  return {Place::kAfterCall, Place::kFirst, Place::kAfterAnswer};
 }
 
 // Finds the tools, documents and parts that a template needs to render anything.

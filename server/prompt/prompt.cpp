@@ -137,7 +137,7 @@ Expected<void> add_kwargs(const Json& body, Json& variables) {
 
 // Position of a mark in the last message's text: after its last character that is not white space,
 // or after all of it and before a space, like transformers' own mark.
-enum class MarkPlace : uint8_t { kBehindText, kBehindAll };
+enum class MarkPlace : uint8_t { kAfterText, kAfterAll };
 
 // The last message's text with a mark in it: the prompt ends at the rendered mark, with the white
 // space that the template kept.
@@ -185,9 +185,9 @@ Expected<MarkedEnd> mark_end(const Json& body, MarkPlace place, Json& messages) 
   const size_t size = jinja::rstrip_end(given);
   end.text = given.substr(0, size);
   end.text.erase(0, jinja::skip_space(end.text, 0));
-  const bool is_behind_all = place == MarkPlace::kBehindAll;
-  end.trailing = is_behind_all ? " " : given.substr(size);
-  *content = (is_behind_all ? given : given.substr(0, size)) + end.mark + end.trailing;
+  const bool is_after_all = place == MarkPlace::kAfterAll;
+  end.trailing = is_after_all ? " " : given.substr(size);
+  *content = (is_after_all ? given : given.substr(0, size)) + end.mark + end.trailing;
   return end;
 }
 
@@ -212,7 +212,7 @@ std::string text_of(const std::vector<RenderedSpan>& spans) {
 }
 
 // Cuts at a mark that directly follows the final text.
-bool cut_behind_text(const MarkedEnd& end, std::vector<RenderedSpan>& spans) {
+bool cut_after_text(const MarkedEnd& end, std::vector<RenderedSpan>& spans) {
   const auto behind = cut_at_mark(end, spans);
   if (!behind || !text_of(spans).ends_with(end.text)) return false;
   auto differs =
@@ -227,7 +227,7 @@ bool cut_behind_text(const MarkedEnd& end, std::vector<RenderedSpan>& spans) {
 
 // Cuts by the rule of transformers: the final text may be anywhere, and white space before the mark
 // is dropped if the template dropped the space after it.
-bool cut_behind_all(const MarkedEnd& end, std::vector<RenderedSpan>& spans) {
+bool cut_after_all(const MarkedEnd& end, std::vector<RenderedSpan>& spans) {
   if (text_of(spans).find(end.text) == std::string::npos) return false;
   const auto behind = cut_at_mark(end, spans);
   if (!behind) return false;
@@ -254,19 +254,19 @@ Expected<std::vector<RenderedSpan>> render_continued(const ChatTemplate& chat,
                                                      const Json& body,
                                                      const Json& messages,
                                                      Json& variables) {
-  for (const MarkPlace place : {MarkPlace::kBehindText, MarkPlace::kBehindAll}) {
+  for (const MarkPlace place : {MarkPlace::kAfterText, MarkPlace::kAfterAll}) {
     Json marked = messages;
     SLUICE_TRY(const MarkedEnd end, mark_end(body, place, marked));
     variables["messages"] = std::move(marked);
     SLUICE_TRY(auto spans, render_chat(chat, variables));
     const bool is_cut =
-        place == MarkPlace::kBehindText ? cut_behind_text(end, spans) : cut_behind_all(end, spans);
+        place == MarkPlace::kAfterText ? cut_after_text(end, spans) : cut_after_all(end, spans);
     if (is_cut) return spans;
   }
   return no_final_text();
 }
 
-std::string text_behind_inputs(const std::vector<RenderedSpan>& spans) {
+std::string text_after_inputs(const std::vector<RenderedSpan>& spans) {
   size_t begin = spans.size();
   while (begin > 0 && spans[begin - 1].from_template) --begin;
   std::string text;
@@ -464,7 +464,7 @@ Expected<ChatPrompt> chat_prompt(const ValidationContext& context, const Json& b
   } else {
     variables["messages"] = std::move(messages);
     SLUICE_TRY(spans, render_chat(chat, variables));
-    prompt.tail = text_behind_inputs(spans);
+    prompt.tail = text_after_inputs(spans);
   }
   size_t num_bytes = 0;
   for (const RenderedSpan& span : spans) num_bytes += span.text.size();

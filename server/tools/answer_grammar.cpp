@@ -40,7 +40,7 @@ std::vector<CallableTool> callable_tools(const Json& tools, const ToolPlan& plan
 
 struct Place {
   BeforeAnswer before;
-  std::vector<TokenId> begins_behind;
+  std::vector<TokenId> begins_after;
 };
 
 // Where the constrained part of an answer begins: at once, after reasoning that the prompt has
@@ -57,7 +57,7 @@ Place place_of(const ValidationContext& context, std::string_view prompt_tail) {
       place.before.reasoning = std::move(reasoning);
     }
   } else if (reasoning->end_token != kInvalidToken) {
-    place.begins_behind = {reasoning->end_token};
+    place.begins_after = {reasoning->end_token};
     place.before.newlines = reasoning->newlines;
   } else {
     place.before.in_reasoning = true;
@@ -79,7 +79,7 @@ Expected<GrammarSpec> calls_grammar(const ValidationContext& context,
   Place place = place_of(context, prompt_tail);
   rules.before = std::move(place.before);
   SLUICE_TRY(GrammarSpec spec, tool_call_grammar(form, tools, rules));
-  spec.begins_behind = std::move(place.begins_behind);
+  spec.begins_after = std::move(place.begins_after);
   return spec;
 }
 
@@ -102,7 +102,7 @@ Expected<GrammarSpec> place_format(const ValidationContext& context,
                                    GrammarSpec format) {
   Place place = place_of(context, prompt_tail);
   const bool begins_at_once =
-      !place.before.reasoning && place.before.newlines.empty() && place.begins_behind.empty();
+      !place.before.reasoning && place.before.newlines.empty() && place.begins_after.empty();
   if (!format.is_set() || begins_at_once) return format;
   if (is_json(format)) {
     format = format_grammar(format, place.before);
@@ -115,7 +115,7 @@ Expected<GrammarSpec> place_format(const ValidationContext& context,
                           "', whose end is no token of this vocabulary.",
                       format.param);
   }
-  format.begins_behind = std::move(place.begins_behind);
+  format.begins_after = std::move(place.begins_after);
   return format;
 }
 

@@ -47,7 +47,7 @@ struct TaggedForm {
   CallPieces value_end = {};
 };
 
-// How a family writes a call: `begin` name `behind_name` arguments `end`; several follow each other
+// How a family writes a call: `begin` name `after_name` arguments `end`; several follow each other
 // with `separator` between, all of them inside of `open` and `close`.
 struct CallForm {
   // The first piece of what precedes a call, or the beginning of its text: it announces calls
@@ -56,9 +56,9 @@ struct CallForm {
   // Other texts that begin a call, though the family's models are not trained to write them.
   std::vector<std::string> other_markers = {};
   CallPieces open = {};
-  CallPieces begin = {};        // `<tool_call>\n{"name": "`
-  CallPieces behind_name = {};  // `", "arguments": `
-  CallPieces end = {};          // `}\n</tool_call>`
+  CallPieces begin = {};       // `<tool_call>\n{"name": "`
+  CallPieces after_name = {};  // `", "arguments": `
+  CallPieces end = {};         // `}\n</tool_call>`
   CallPieces separator = {};
   CallPieces close = {};
   ArgumentStyle style = ArgumentStyle::kJson;

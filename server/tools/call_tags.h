@@ -16,9 +16,9 @@ class CallTags {
     kSection,  // between calls
     kType,     // text before the name and not part of it
     kName,
-    kCall,       // between parameters
-    kKey,        // a parameter's key, or the tag that begins an element
-    kKeyBehind,  // before the value's begin marker
+    kCall,      // between parameters
+    kKey,       // a parameter's key, or the tag that begins an element
+    kAfterKey,  // before the value's begin marker
     kValue,
     kEndTag,  // in the tag that ends an element
   };

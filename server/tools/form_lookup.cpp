@@ -72,7 +72,7 @@ CallForm to_form(const CallFamily& family, const CallText& text, const Tokenizer
   const auto pieces = [&](std::string_view part) { return pieces_of(part, tokenizer); };
   CallForm form = {.open = pieces(text.open),
                    .begin = pieces(text.begin),
-                   .behind_name = pieces(text.behind_name),
+                   .after_name = pieces(text.after_name),
                    .end = pieces(text.end),
                    .separator = pieces(text.separator),
                    .close = pieces(text.close),

@@ -106,9 +106,9 @@ bool HarmonyMessages::take_tags_step(Step step, std::string_view text, CallConte
     kept_ += text;
   }
   if (step == Step::kGoOn && kept_.size() <= kMaxBufferedBytes) return true;
-  const bool is_behind = step == Step::kDoneBefore || step == Step::kFailBefore;
+  const bool is_after = step == Step::kDoneBefore || step == Step::kFailBefore;
   leave_tags(step == Step::kGoOn || step == Step::kFail || step == Step::kFailBefore, context);
-  return !is_behind;
+  return !is_after;
 }
 
 void HarmonyMessages::end_message(CallContext& context) {

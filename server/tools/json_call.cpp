@@ -17,7 +17,7 @@ Roles JsonCall::live() const {
       if (span_.in_string()) return roles();
       break;
     case State::kStart:
-    case State::kBehind:
+    case State::kAfter:
       return kBegins | kEnds | roles(Role::kFence);
     default:
       break;
@@ -109,7 +109,7 @@ Step JsonCall::end_object(CallContext& context) {
   } else {
     context.end_call(has_arguments_);
   }
-  state_ = in_array_ ? State::kArray : State::kBehind;
+  state_ = in_array_ ? State::kArray : State::kAfter;
   return Step::kGoOn;
 }
 
@@ -134,7 +134,7 @@ Step JsonCall::value(char c, CallContext& context) {
   }
   if (field != Field::kArguments || has_arguments_) {
     state_ = State::kOther;
-    return behind_value(span_.feed(c), c, context);
+    return after_value(span_.feed(c), c, context);
   }
   if (c == '"') {
     state_ = State::kArgumentText;
@@ -143,21 +143,21 @@ Step JsonCall::value(char c, CallContext& context) {
   }
   if (c == 'n') {  // null: no arguments
     state_ = State::kOther;
-    return behind_value(span_.feed(c), c, context);
+    return after_value(span_.feed(c), c, context);
   }
   state_ = State::kArguments;
   const JsonSpan::Place place = span_.feed(c);
-  if (place == JsonSpan::Place::kBehind) return behind_value(place, c, context);
+  if (place == JsonSpan::Place::kAfter) return after_value(place, c, context);
   has_arguments_ = true;
   if (!give_arguments({&c, 1}, context)) return Step::kFail;
-  return behind_value(place, c, context);
+  return after_value(place, c, context);
 }
 
 // Handles a byte of a value that is skipped or already written.
-Step JsonCall::behind_value(JsonSpan::Place place, char c, CallContext& context) {
+Step JsonCall::after_value(JsonSpan::Place place, char c, CallContext& context) {
   if (place == JsonSpan::Place::kInside) return Step::kGoOn;
   state_ = State::kObject;
-  return place == JsonSpan::Place::kBehind ? object(c, context) : Step::kGoOn;
+  return place == JsonSpan::Place::kAfter ? object(c, context) : Step::kGoOn;
 }
 
 // A string that spells an object is that object; one that spells nothing is {}; others stay
@@ -189,7 +189,7 @@ Step JsonCall::argument_text(char c, CallContext& context) {
   return give_arguments(decoded, context) ? Step::kGoOn : Step::kFail;
 }
 
-Step JsonCall::behind(char c) {
+Step JsonCall::after(char c) {
   if (is_json_space(c)) return Step::kGoOn;
   if (form_.or_code) {
     if (c != ';') return Step::kDoneBefore;
@@ -232,7 +232,7 @@ Step JsonCall::text(char c, CallContext& context) {
         return Step::kGoOn;
       }
       if (c == ']') {
-        state_ = State::kBehind;
+        state_ = State::kAfter;
         return Step::kGoOn;
       }
       return had_call_ ? Step::kDoneBefore : Step::kFail;
@@ -257,23 +257,23 @@ Step JsonCall::text(char c, CallContext& context) {
       return argument_text(c, context);
     case State::kArguments: {
       const JsonSpan::Place place = span_.feed(c);
-      if (place == JsonSpan::Place::kBehind) return behind_value(place, c, context);
+      if (place == JsonSpan::Place::kAfter) return after_value(place, c, context);
       if (!give_arguments({&c, 1}, context)) return Step::kFail;
-      return behind_value(place, c, context);
+      return after_value(place, c, context);
     }
     case State::kOther:
-      return behind_value(span_.feed(c), c, context);
+      return after_value(span_.feed(c), c, context);
     case State::kBroken:
       return Step::kGoOn;
-    case State::kBehind:
-      return behind(c);
+    case State::kAfter:
+      return after(c);
   }
   return Step::kFail;
 }
 
 Step JsonCall::marker(Role role, CallContext& context) {
   const bool is_end = contains(kEnds, role);
-  if (state_ == State::kStart || state_ == State::kBehind || state_ == State::kArray) {
+  if (state_ == State::kStart || state_ == State::kAfter || state_ == State::kArray) {
     if (role == Role::kFence) return Step::kGoOn;
     if (contains(kBegins, role)) {
       if (state_ == State::kStart) return had_call_ ? Step::kGoOn : Step::kFailBefore;
@@ -296,8 +296,8 @@ Step JsonCall::end(CallContext& context) {
     return Step::kDoneBefore;
   }
   const bool is_between = state_ == State::kStart || state_ == State::kArray;
-  return state_ == State::kBehind || (is_between && had_call_) ? Step::kDoneBefore
-                                                               : Step::kFailBefore;
+  return state_ == State::kAfter || (is_between && had_call_) ? Step::kDoneBefore
+                                                              : Step::kFailBefore;
 }
 
 }  // namespace sluice

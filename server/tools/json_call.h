@@ -39,7 +39,7 @@ class JsonCall {
     kArgumentText,  // arguments that are a string
     kOther,         // a value that is ignored
     kBroken,        // a call that began; its rest is not JSON
-    kBehind,        // after the last object or array
+    kAfter,         // after the last object or array
   };
   enum class Field : uint8_t { kName, kId, kArguments, kNested, kOther };
 
@@ -51,8 +51,8 @@ class JsonCall {
   Step value(char c, CallContext& context);
   Step argument_text(char c, CallContext& context);
   Step end_object(CallContext& context);
-  Step behind(char c);
-  Step behind_value(JsonSpan::Place place, char c, CallContext& context);
+  Step after(char c);
+  Step after_value(JsonSpan::Place place, char c, CallContext& context);
   // False: no further call fits the answer, or too much is kept.
   bool begin(CallContext& context);
   bool give_arguments(std::string_view json, CallContext& context);

@@ -28,10 +28,10 @@ JsonSpan::Place JsonSpan::feed(char c) {
       return Place::kInside;
     case '}':
     case ']':
-      if (depth_ == 0) return Place::kBehind;
+      if (depth_ == 0) return Place::kAfter;
       return --depth_ == 0 ? Place::kLast : Place::kInside;
     default:
-      return depth_ == 0 && (c == ',' || is_json_space(c)) ? Place::kBehind : Place::kInside;
+      return depth_ == 0 && (c == ',' || is_json_space(c)) ? Place::kAfter : Place::kInside;
   }
 }
 
@@ -235,7 +235,7 @@ struct JsonCheck {
   }
 
   // After a value: the ends of what contains it, then a comma. False: broken.
-  bool behind_value(std::string& open) {
+  bool after_value(std::string& open) {
     while (!open.empty()) {
       skip_space();
       if (peek() == ',') {
@@ -276,7 +276,7 @@ std::optional<JsonTypes> json_type(std::string_view text) {
       if (!type) return std::nullopt;
       if (!outer) outer = type;
     }
-    if (!check.behind_value(open)) return std::nullopt;
+    if (!check.after_value(open)) return std::nullopt;
   } while (!open.empty());
   check.skip_space();
   return check.at == text.size() ? outer : std::nullopt;

@@ -28,7 +28,7 @@ class JsonSpan {
   enum class Place : uint8_t {
     kInside,  // the byte is of the value, which continues
     kLast,    // the byte is the value's last
-    kBehind,  // the value, a number or a word, had ended before this byte
+    kAfter,   // the value, a number or a word, had ended before this byte
   };
 
   // The first byte is not white space.

@@ -73,7 +73,7 @@ Step LiteralCall::parameter(char c, CallContext& context) {
   if (is_json_space(c) || c == ',') return Step::kGoOn;
   if (c == (dialect_ == Dialect::kPython ? ')' : '}')) {
     finish_call(context);
-    state_ = State::kBehind;
+    state_ = State::kAfter;
     return Step::kGoOn;
   }
   if (!begins_name(c) && dialect_ == Dialect::kPython) return broken(context);
@@ -106,7 +106,7 @@ Step LiteralCall::value(Place place, char c, CallContext& context) {
     case Place::kLast:
       state_ = State::kParameter;
       return Step::kGoOn;
-    case Place::kBehind:
+    case Place::kAfter:
       state_ = State::kParameter;
       return parameter(c, context);
     case Place::kBroken:
@@ -116,7 +116,7 @@ Step LiteralCall::value(Place place, char c, CallContext& context) {
 }
 
 // Between the calls of a list, or after it.
-Step LiteralCall::behind(char c, CallContext& context) {
+Step LiteralCall::after(char c, CallContext& context) {
   if (is_json_space(c)) return Step::kGoOn;
   const bool goes_on = in_list_ || is_lines_ || dialect_ == Dialect::kGemma;
   if (c == ',' && goes_on) return Step::kGoOn;
@@ -150,8 +150,8 @@ Step LiteralCall::text(char c, CallContext& context) {
       return key(c, context);
     case State::kValue:
       return value(value_.feed(c, arguments_, context.out), c, context);
-    case State::kBehind:
-      return behind(c, context);
+    case State::kAfter:
+      return after(c, context);
     case State::kBroken:
       return Step::kGoOn;
     case State::kEnded:

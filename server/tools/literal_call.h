@@ -43,7 +43,7 @@ class LiteralCall {
     kParameter,  // before a key, or the call's end
     kKey,
     kValue,
-    kBehind,  // after a call
+    kAfter,   // after a call
     kBroken,  // the rest of a call, up to its marker
     kEnded,   // after the list
   };
@@ -52,7 +52,7 @@ class LiteralCall {
   Step parameter(char c, CallContext& context);
   Step key(char c, CallContext& context);
   Step value(LiteralValue::Place place, char c, CallContext& context);
-  Step behind(char c, CallContext& context);
+  Step after(char c, CallContext& context);
   Step broken(CallContext& context);
   void finish_call(CallContext& context);
 

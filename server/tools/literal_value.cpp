@@ -42,7 +42,7 @@ LiteralValue::Place LiteralValue::end_item() {
     state_ = State::kEnded;
     return Place::kLast;
   }
-  state_ = is_key_ ? State::kColon : State::kBehind;
+  state_ = is_key_ ? State::kColon : State::kAfter;
   is_key_ = false;
   return Place::kInside;
 }
@@ -102,9 +102,7 @@ LiteralValue::Place LiteralValue::close_bracket(const ArgumentWriter& arguments,
 }
 
 // After a value inside brackets, or after their opening one.
-LiteralValue::Place LiteralValue::behind(char c,
-                                         const ArgumentWriter& arguments,
-                                         PieceWriter& out) {
+LiteralValue::Place LiteralValue::after(char c, const ArgumentWriter& arguments, PieceWriter& out) {
   if (in_map() ? c == '}' : c == ']' || c == ')') return close_bracket(arguments, out);
   if (c != ',') return Place::kBroken;
   needs_comma_ = true;
@@ -191,7 +189,7 @@ LiteralValue::Place LiteralValue::string(char c,
     arguments.escaped(std::string(num_quotes_, quote_), out);
     num_quotes_ = 0;
   } else if (c == quote_ && num_quotes_ > 0) {
-    state_ = State::kQuoteBehind;
+    state_ = State::kAfterQuote;
     return Place::kInside;
   }
   if (!is_triple) num_quotes_ = 0;
@@ -220,7 +218,7 @@ LiteralValue::Place LiteralValue::atom(char c, const ArgumentWriter& arguments, 
     return Place::kInside;
   }
   give_atom(arguments, out);
-  if (end_item() == Place::kLast) return Place::kBehind;
+  if (end_item() == Place::kLast) return Place::kAfter;
   return feed(c, arguments, out);
 }
 
@@ -250,16 +248,16 @@ LiteralValue::Place LiteralValue::feed(char c, const ArgumentWriter& arguments, 
       return atom(c, arguments, out);
     case State::kBareKey:
       return bare_key(c, arguments, out);
-    case State::kQuoteBehind:
+    case State::kAfterQuote:
       if (c == quote_) {
         state_ = State::kTripleString;
         num_quotes_ = 0;
         return Place::kInside;
       }
       arguments.raw("\"", out);
-      return end_item() == Place::kLast ? Place::kBehind : feed(c, arguments, out);
+      return end_item() == Place::kLast ? Place::kAfter : feed(c, arguments, out);
     case State::kEnded:
-      return Place::kBehind;
+      return Place::kAfter;
     default:
       break;
   }
@@ -270,8 +268,8 @@ LiteralValue::Place LiteralValue::feed(char c, const ArgumentWriter& arguments, 
       arguments.raw(": ", out);
       state_ = State::kItem;
       return Place::kInside;
-    case State::kBehind:
-      return behind(c, arguments, out);
+    case State::kAfter:
+      return after(c, arguments, out);
     case State::kFirst:
     case State::kKey:
       if (in_map() ? c == '}' : c == ']' || c == ')') return close_bracket(arguments, out);
@@ -303,7 +301,7 @@ LiteralValue::Place LiteralValue::quote(const ArgumentWriter& arguments, PieceWr
 
 void LiteralValue::close(const ArgumentWriter& arguments, PieceWriter& out) {
   if (state_ == State::kEnded) return;
-  if (in_string() || state_ == State::kQuoteBehind) {
+  if (in_string() || state_ == State::kAfterQuote) {
     if (num_digits_ > 0) give_code(arguments, out);
     give_lone_half(arguments, out);
     arguments.raw("\"", out);

@@ -16,7 +16,7 @@ class LiteralValue {
   enum class Place : uint8_t {
     kInside,
     kLast,    // the byte, or marker, is the value's last
-    kBehind,  // the value had ended before this byte
+    kAfter,   // the value had ended before this byte
     kBroken,  // the byte cannot be in a value
   };
 
@@ -42,9 +42,9 @@ class LiteralValue {
     kColon,
     kAtom,  // a number or word
     kString,
-    kQuoteBehind,  // Python: after two quotes; a third one begins a triple-quoted string
+    kAfterQuote,  // Python: after two quotes; a third one begins a triple-quoted string
     kTripleString,
-    kBehind,  // inside brackets, after a value
+    kAfter,  // inside brackets, after a value
     kEnded,
   };
 
@@ -54,7 +54,7 @@ class LiteralValue {
   Place escape(char c, const ArgumentWriter& arguments, PieceWriter& out);
   Place atom(char c, const ArgumentWriter& arguments, PieceWriter& out);
   Place bare_key(char c, const ArgumentWriter& arguments, PieceWriter& out);
-  Place behind(char c, const ArgumentWriter& arguments, PieceWriter& out);
+  Place after(char c, const ArgumentWriter& arguments, PieceWriter& out);
   Place close_bracket(const ArgumentWriter& arguments, PieceWriter& out);
   Place end_item();
   void give_comma(const ArgumentWriter& arguments, PieceWriter& out);

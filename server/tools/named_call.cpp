@@ -25,7 +25,7 @@ Roles NamedCall::live() const {
     case State::kArguments:
       return span_.in_string() ? roles() : kOutside;
     case State::kArgumentStart:
-    case State::kBehind:
+    case State::kAfter:
       return kOutside | roles(Role::kFence, Role::kNameEnd);
     default:
       return kOutside;
@@ -107,12 +107,12 @@ Step NamedCall::text(char c, CallContext& context) {
       context.out.arguments({&c, 1});
       if (span_.feed(c) != JsonSpan::Place::kLast) return Step::kGoOn;
       context.end_call(has_arguments_);
-      state_ = State::kBehind;
+      state_ = State::kAfter;
       return Step::kGoOn;
     case State::kRaw:
       context.out.arguments({&c, 1});
       return Step::kGoOn;
-    case State::kBehind:
+    case State::kAfter:
       return is_json_space(c) ? Step::kGoOn : Step::kDoneBefore;
   }
   return Step::kFail;
@@ -137,7 +137,7 @@ Step NamedCall::marker(Role role, CallContext& context) {
   if (names) {
     // A call that ends at its name has no arguments; a type alone names nothing.
     if (!is_end || state_ == State::kType) return is_end ? Step::kFail : Step::kFailBefore;
-    const Step step = begin(context, State::kBehind);
+    const Step step = begin(context, State::kAfter);
     if (step != Step::kGoOn) return step;
   }
   if (context.is_open()) context.end_call(has_arguments_);
@@ -158,7 +158,7 @@ Step NamedCall::marker(Role role, CallContext& context) {
 
 Step NamedCall::end(CallContext& context) {
   if (context.is_open()) context.end_call(has_arguments_);
-  const bool is_between = state_ == State::kSection || state_ == State::kBehind ||
+  const bool is_between = state_ == State::kSection || state_ == State::kAfter ||
                           state_ == State::kArguments || state_ == State::kRaw ||
                           state_ == State::kArgumentStart;
   return is_between && had_call_ ? Step::kDoneBefore : Step::kFailBefore;

@@ -36,7 +36,7 @@ class NamedCall {
     kArgumentStart,
     kArguments,  // until their brackets are even
     kRaw,        // arguments without a bracket, until a marker
-    kBehind,     // after arguments
+    kAfter,      // after arguments
   };
 
   Step begin(CallContext& context, State next);

@@ -106,7 +106,7 @@ struct CallText {
   std::string_view needs = {};  // the vocabulary has this token; otherwise the next text counts
   std::string_view open = {};
   std::string_view begin = {};
-  std::string_view behind_name = {};
+  std::string_view after_name = {};
   std::string_view end = {};
   std::string_view separator = {};
   std::string_view close = {};

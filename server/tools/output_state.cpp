@@ -67,7 +67,7 @@ Roles OutputState::live() const {
   }
   Roles set = call_roles();
   if (!has_content_) set |= roles(Role::kReasoningBegin, Role::kWrapBegin);
-  if (!has_content_ || is_behind_call_) set |= roles(Role::kReasoningEnd);
+  if (!has_content_ || is_after_call_) set |= roles(Role::kReasoningEnd);
   if (is_wrapped_) set |= roles(Role::kWrapEnd);
   return set;
 }
@@ -124,7 +124,7 @@ void OutputState::content_byte(char c) {
   }
   if (!is_json_space(c)) {
     has_content_ = true;
-    is_long_space_ = is_behind_call_ = false;
+    is_long_space_ = is_after_call_ = false;
   }
   give_space();
   out.text(PieceKind::kContent, {&c, 1});
@@ -140,7 +140,7 @@ void OutputState::read_run(std::string_view bytes) {
     has_reasoning_ = true;
   } else {
     has_content_ = true;
-    is_long_space_ = is_behind_call_ = false;
+    is_long_space_ = is_after_call_ = false;
   }
   give_space();
   out.text(in_reasoning_ ? PieceKind::kReasoning : PieceKind::kContent, bytes);
@@ -180,7 +180,7 @@ void OutputState::leave_calls(const CallPass::Verdict& verdict) {
     scanner_.put_back_text(tried.substr(0, marker_size));
     return;
   }
-  is_behind_call_ = calls.had_call();
+  is_after_call_ = calls.had_call();
   if (verdict.kind == CallPass::Verdict::Kind::kOver) {
     // White space after the last call and its markers belongs to the content, if content follows.
     if (!calls.had_call() || !verdict.reads_again) return;
@@ -404,7 +404,7 @@ void OutputState::finish(FinishReason reason) {
     CallContext call_context = context();
     std::visit([&](auto& turns) { turns.end(call_context); }, *turns_);
   }
-  const bool is_separator = !in_reasoning_ && is_behind_call_;
+  const bool is_separator = !in_reasoning_ && is_after_call_;
   if (!calls_ && !turns_ && !is_separator) give_space();
   out.flush();
 }

@@ -104,9 +104,9 @@ class OutputState {
   bool has_content_ = false;       // visible content has been read
   bool has_reasoning_ = false;     // visible reasoning has been read since its marker
   bool is_wrapped_ = false;
-  bool is_behind_call_ = false;  // no visible text since
-  bool is_long_space_ = false;   // of a run of white space too long to be a marker's
-  uint8_t num_newlines_ = 0;     // that still belong to the last marker
+  bool is_after_call_ = false;  // no visible text since
+  bool is_long_space_ = false;  // of a run of white space too long to be a marker's
+  uint8_t num_newlines_ = 0;    // that still belong to the last marker
 };
 
 }  // namespace sluice

@@ -19,7 +19,7 @@ Roles TaggedCall::live() const {
       return kBegins | kEnds | roles(Role::kKeyBegin);
     case State::kKey:
       return roles(Role::kKeyEnd, Role::kKeyEndString, Role::kKeyEndJson, Role::kKeyEndRaw);
-    case State::kKeyBehind:
+    case State::kAfterKey:
       return kEnds | roles(Role::kValueBegin, Role::kKeyBegin);
     case State::kValue:
       return roles(is_raw_ ? Role::kRawEnd : Role::kValueEnd);
@@ -75,7 +75,7 @@ void TaggedCall::end_value(CallContext& context) {
 Step TaggedCall::text(char c, CallContext& context) {
   switch (state_) {
     case State::kCall:
-    case State::kKeyBehind:
+    case State::kAfterKey:
       return Step::kGoOn;
     case State::kKey:
       if (key_.size() < kMaxBufferedBytes) key_ += c;
@@ -105,7 +105,7 @@ Step TaggedCall::marker(Role role, CallContext& context) {
     case Role::kKeyEnd:
       if (state_ != State::kKey) return Step::kGoOn;
       if (context.family.has_marker(Role::kValueBegin)) {
-        state_ = State::kKeyBehind;
+        state_ = State::kAfterKey;
       } else {
         begin_value(context.types_of(name_, without_space_around(key_)), context);
       }
@@ -121,7 +121,7 @@ Step TaggedCall::marker(Role role, CallContext& context) {
       is_raw_ = true;
       return Step::kGoOn;
     case Role::kValueBegin:
-      if (state_ == State::kKeyBehind)
+      if (state_ == State::kAfterKey)
         begin_value(context.types_of(name_, without_space_around(key_)), context);
       return Step::kGoOn;
     case Role::kValueEnd:

@@ -24,7 +24,7 @@ Expected<Json> call(const CallForm& form, const CallableTool& tool, TagWriter& w
   Json elements = Json::array();
   writer.add(form.begin, elements);
   writer.add_text(tool.name, elements);
-  writer.add(form.behind_name, elements);
+  writer.add(form.after_name, elements);
   Json schema = object_schema(tool);
   const ArgumentRules rules = {tool.name, tool.is_strict};
   if (form.style != ArgumentStyle::kJson && schema["type"] != "object") {
@@ -111,7 +111,7 @@ Expected<void> add_calls(const CallForm& form,
 }
 
 // The form without its marker, which begins it.
-CallForm behind_marker(CallForm form) {
+CallForm after_marker(CallForm form) {
   CallPieces& first = form.open.empty() ? form.begin : form.open;
   if (form.marker.token != kInvalidToken || first.front().text == form.marker.text) {
     first.erase(first.begin());
@@ -130,7 +130,7 @@ Expected<void> add_text_with_calls(const CallForm& form,
                                    Json& elements) {
   Json calls = Json::array();
   SLUICE_TRY_VOID(
-      add_calls(behind_marker(form), tools, allows_several && !form.open.empty(), writer, calls));
+      add_calls(after_marker(form), tools, allows_several && !form.open.empty(), writer, calls));
   writer.add_text_with(form.marker,
                        form.other_markers,
                        TagWriter::sequence(std::move(calls)),

@@ -40,7 +40,7 @@ ValueEnd::ValueEnd(const ValueState& value, Role role, size_t num_symbols)
   // A control token where the value cannot end: the answer may be broken there, and end with it.
   is_strict_ = true;
   if (role == Role::kCallEnd) stage_ = Stage::kSection;
-  if (role == Role::kSectionEnd || role == Role::kMessageEnd) stage_ = Stage::kBehind;
+  if (role == Role::kSectionEnd || role == Role::kMessageEnd) stage_ = Stage::kAfter;
 }
 
 Roles ValueEnd::looked_for() const {
@@ -105,7 +105,7 @@ ValueEnd::Verdict ValueEnd::step(const OutputFormat& format, char c) {
     case Stage::kSection:
       if (format.calls()->has_marker(Role::kSectionEnd)) return Verdict::kText;
       [[fallthrough]];
-    case Stage::kBehind:
+    case Stage::kAfter:
       if (is_strict_) return Verdict::kText;
       stage_ = Stage::kContent;
       content_begin_ = at_;
@@ -144,15 +144,15 @@ ValueEnd::Verdict ValueEnd::step(const OutputFormat& format, Role role) {
       return Verdict::kUndecided;
     case Stage::kParameters:
       if (role == Role::kCallEnd) stage_ = Stage::kSection;
-      if (role == Role::kSectionEnd) stage_ = Stage::kBehind;
+      if (role == Role::kSectionEnd) stage_ = Stage::kAfter;
       if (contains(kEnds, role)) return Verdict::kUndecided;
       if (role == Role::kValueEnd && !tag_.empty()) return Verdict::kEnd;  // of the outer element
       return role == Role::kKeyBegin || is_of_turn ? Verdict::kEnd : Verdict::kText;
     case Stage::kSection:
-    case Stage::kBehind:
+    case Stage::kAfter:
       if (is_strict_ && role == Role::kMessageEnd) return Verdict::kUndecided;
       if (contains(kBegins, role) || is_of_turn) return Verdict::kEnd;
-      if (role == Role::kSectionEnd) stage_ = Stage::kBehind;
+      if (role == Role::kSectionEnd) stage_ = Stage::kAfter;
       if (contains(kEnds, role)) return Verdict::kUndecided;
       if (is_strict_ ||
           (stage_ == Stage::kSection && format.calls()->has_marker(Role::kSectionEnd))) {
@@ -171,7 +171,7 @@ ValueEnd::Verdict ValueEnd::step(const OutputFormat& format, Role role) {
     case Stage::kBracket:
       if (role == Role::kQuote) return Verdict::kText;
       if (role != Role::kCallEnd) return Verdict::kEnd;
-      stage_ = Stage::kBehind;
+      stage_ = Stage::kAfter;
       return Verdict::kUndecided;
     case Stage::kComma:
       return role == Role::kQuote ? Verdict::kEnd : Verdict::kText;

@@ -46,7 +46,7 @@ class ValueEnd {
     kArguments,   // the same in turn tags
     kTurn,        // in a tag after an argument
     kSection,     // after a call
-    kBehind,      // after all calls
+    kAfter,       // after all calls
     kContent,     // text after all calls: content, unless a value ends in it
     kAgain,       // after such an end
     kQuote,       // after a quote

@@ -50,11 +50,11 @@ std::vector<TokenId> bytes(std::string_view text) { return {text.begin(), text.e
 
 TEST(ReasoningLimit, CountsFromWhereReasoningBegins) {
   Asked asked("qwen3", {"<think>", "</think>"});
-  const auto behind_begin = asked.limit("assistant\n");
-  ASSERT_TRUE(behind_begin) << behind_begin.error().message;
-  EXPECT_EQ(behind_begin->max_tokens, 9);
-  EXPECT_EQ(behind_begin->begin, std::vector<TokenId>({asked.token("<think>")}));
-  EXPECT_EQ(behind_begin->end, std::vector<TokenId>({asked.token("</think>")}));
+  const auto after_begin = asked.limit("assistant\n");
+  ASSERT_TRUE(after_begin) << after_begin.error().message;
+  EXPECT_EQ(after_begin->max_tokens, 9);
+  EXPECT_EQ(after_begin->begin, std::vector<TokenId>({asked.token("<think>")}));
+  EXPECT_EQ(after_begin->end, std::vector<TokenId>({asked.token("</think>")}));
   const auto begun = asked.limit("assistant\n<think>\n");
   ASSERT_TRUE(begun);
   EXPECT_TRUE(begun->begin.empty());

@@ -57,7 +57,7 @@ class Grammar {
 // A grammar, and where in an answer it begins.
 struct BoundGrammar {
   std::shared_ptr<const Grammar> grammar;
-  std::vector<TokenId> begins_behind = {};  // see GrammarSpec
+  std::vector<TokenId> begins_after = {};  // see GrammarSpec
 };
 
 inline constexpr char kControlByte = '\xFF';  // in no text

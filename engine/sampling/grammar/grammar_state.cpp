@@ -9,7 +9,7 @@
 namespace sluice {
 
 GrammarState::GrammarState(std::shared_ptr<const BoundGrammar> bound) : bound_(std::move(bound)) {
-  if (bound_->begins_behind.empty()) matcher_ = bound_->grammar->match();
+  if (bound_->begins_after.empty()) matcher_ = bound_->grammar->match();
 }
 
 bool GrammarState::follow(const TokenSequence& generated) {
@@ -32,7 +32,7 @@ bool GrammarState::accept(TokenId token) {
     return true;
   }
   tail_.push_back(token);
-  const std::vector<TokenId>& marker = bound_->begins_behind;
+  const std::vector<TokenId>& marker = bound_->begins_after;
   const bool begins = tail_.size() >= marker.size() &&
                       std::ranges::equal(marker, std::span(tail_).last(marker.size()));
   if (begins) {
@@ -55,7 +55,7 @@ void GrammarState::go_back(size_t num_tokens) {
 }
 
 void GrammarState::forget_until(size_t num_committed) {
-  const size_t num_kept = bound_->begins_behind.size();
+  const size_t num_kept = bound_->begins_after.size();
   if (num_committed < num_fixed_ + num_kept) return;
   const size_t fixed = num_committed - num_kept;
   tail_.erase(tail_.begin(), tail_.begin() + static_cast<ptrdiff_t>(fixed - num_fixed_));

@@ -51,7 +51,7 @@ class GrammarState {
 
   std::shared_ptr<const BoundGrammar> bound_;
   // The position: committed tokens that are no longer compared, and those after them. The tail has
-  // all uncommitted tokens, and of the others as many as `begins_behind` has.
+  // all uncommitted tokens, and of the others as many as `begins_after` has.
   size_t num_fixed_ = 0;
   std::vector<TokenId> tail_;
   size_t num_free_ = 0;                      // tokens before it was bound

@@ -36,17 +36,17 @@ std::shared_ptr<const GrammarSpec> schema(std::string text) {
   return std::make_shared<const GrammarSpec>(
       GrammarSpec{.kind = GrammarKind::kJsonSchema,
                   .text = std::move(text),
-                  .begins_behind = {},
+                  .begins_after = {},
                   .control_tokens = {},
                   .param = "response_format"});
 }
 
 std::shared_ptr<const GrammarSpec> expression(std::string text,
-                                              std::vector<TokenId> begins_behind = {}) {
+                                              std::vector<TokenId> begins_after = {}) {
   return std::make_shared<const GrammarSpec>(
       GrammarSpec{.kind = GrammarKind::kRegex,
                   .text = std::move(text),
-                  .begins_behind = std::move(begins_behind),
+                  .begins_after = std::move(begins_after),
                   .control_tokens = {},
                   .param = "structured_outputs"});
 }
@@ -161,8 +161,8 @@ TEST(BoundAnswers, ForcedTokensAreDraftedAndChangeNothing) {
 
 // Faults that speculation has had in other engines; more of them in speculation_faults_test.cpp.
 
-std::shared_ptr<const GrammarSpec> letters(std::vector<TokenId> begins_behind) {
-  return expression("[a-z ]*", std::move(begins_behind));
+std::shared_ptr<const GrammarSpec> letters(std::vector<TokenId> begins_after) {
+  return expression("[a-z ]*", std::move(begins_after));
 }
 
 // The token that ends the free part is itself a draft, and the mask of the row behind it is bound.

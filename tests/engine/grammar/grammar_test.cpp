@@ -125,9 +125,9 @@ TEST(Grammar, SavedAndLoadedItIsTheSame) {
 }
 
 std::shared_ptr<const BoundGrammar> bound(std::shared_ptr<const Grammar> grammar,
-                                          std::vector<TokenId> begins_behind = {}) {
+                                          std::vector<TokenId> begins_after = {}) {
   return std::make_shared<const BoundGrammar>(
-      BoundGrammar{.grammar = std::move(grammar), .begins_behind = std::move(begins_behind)});
+      BoundGrammar{.grammar = std::move(grammar), .begins_after = std::move(begins_after)});
 }
 
 TEST(GrammarState, GoesBackWhereTheAnswerDoes) {

@@ -60,13 +60,13 @@ Tokens bytes_of(std::string_view text) {
 class Follower {
  public:
   explicit Follower(std::shared_ptr<const Grammar> grammar,
-                    const Tokens& begins_behind = {},
+                    const Tokens& begins_after = {},
                     TokenText text = text_of,
                     const Tokens& generated = {})
       : proposer_(make_forced_proposer(testing::kByteWidth, std::move(text))) {
     known_.insert(known_.end(), generated.begin(), generated.end());
     auto bound = std::make_shared<const BoundGrammar>(
-        BoundGrammar{.grammar = std::move(grammar), .begins_behind = begins_behind});
+        BoundGrammar{.grammar = std::move(grammar), .begins_after = begins_after});
     proposer_->begin(0, {.num_prompt_tokens = 1, .grammar = std::move(bound)});
   }
 

@@ -79,12 +79,12 @@ HandoffResult whole_result() {
   return result;
 }
 
-std::shared_ptr<const GrammarSpec> regex_behind(std::vector<TokenId> begins_behind,
+std::shared_ptr<const GrammarSpec> regex_after(std::vector<TokenId> begins_after,
                                                 std::vector<TokenId> control_tokens) {
   return std::make_shared<const GrammarSpec>(
       GrammarSpec{.kind = GrammarKind::kRegex,
                   .text = "a",
-                  .begins_behind = std::move(begins_behind),
+                  .begins_after = std::move(begins_after),
                   .control_tokens = std::move(control_tokens),
                   .param = {}});
 }
@@ -99,7 +99,7 @@ ValidRequest whole_request(WorkerClock::time_point now) {
                   .text = std::string("\xFF\x00 no UTF-8", 10),
                   .allows_whitespace = true,
                   .is_best_effort = true,
-                  .begins_behind = {20, 21},
+                  .begins_after = {20, 21},
                   .control_tokens = {22},
                   .param = "response_format"});
   request.adapter_id = 2;
@@ -363,8 +363,8 @@ TEST(WorkerCheck, WhatIsOutOfRangeForTheModelIsRefusedByName) {
       {"prompt_logprobs", [](ValidRequest& r) { r.sampling.num_prompt_logprobs = 21; }},
       {"adapter_id", [](ValidRequest& r) { r.adapter_id = 1; }},
       {"max_queue_wait_ms", [](ValidRequest& r) { r.max_queue_wait_ms = -1; }},
-      {"grammar", [](ValidRequest& r) { r.grammar = regex_behind({100}, {}); }},
-      {"grammar", [](ValidRequest& r) { r.grammar = regex_behind({}, {100}); }},
+      {"grammar", [](ValidRequest& r) { r.grammar = regex_after({100}, {}); }},
+      {"grammar", [](ValidRequest& r) { r.grammar = regex_after({}, {100}); }},
   };
   for (const Case& each : cases) {
     ValidRequest request = fitting_request();

@@ -199,9 +199,9 @@ std::string seed_oss(const Calls& calls) {
   });
 }
 
-std::string glm_call(const TestCall& call, std::string_view behind_name, std::string_view newline) {
+std::string glm_call(const TestCall& call, std::string_view after_name, std::string_view newline) {
   const std::string line(newline);
-  return "<tool_call>" + call.name + std::string(behind_name) + line +
+  return "<tool_call>" + call.name + std::string(after_name) + line +
          parameters(call,
                     [&](const auto& key, const Json& value) {
                       return "<arg_key>" + key + "</arg_key>" + line + "<arg_value>" +
@@ -507,7 +507,7 @@ std::vector<FamilyWriter> family_writers() {
     special = json(name, write);
     special.keeps_bytes = write == bare || write == xlam;
     special.takes_text_before = false;
-    special.takes_text_behind = write != llama4;
+    special.takes_text_after = write != llama4;
     writers.push_back(special);
   }
   special = json("openai", harmony);

@@ -31,7 +31,7 @@ struct FamilyWriter {
   bool keeps_bytes = false;       // arguments come out as they were written (dump() of them)
   bool may_hold_markers = false;  // strings may hold the markers' letters
   bool takes_text_before = true;
-  bool takes_text_behind = true;
+  bool takes_text_after = true;
   bool takes_several = true;
 };
 

@@ -21,7 +21,7 @@ struct Parts {
   std::string reasoning;
   std::string content_before;
   std::vector<TestCall> calls;
-  std::string content_behind;
+  std::string content_after;
 };
 
 std::string write(const FamilyWriter& writer, const Parts& parts) {
@@ -36,7 +36,7 @@ std::string write(const FamilyWriter& writer, const Parts& parts) {
   }
   content(parts.content_before);
   if (!parts.calls.empty()) text += writer.write(parts.calls);
-  content(parts.content_behind);
+  content(parts.content_after);
   return text;
 }
 
@@ -46,7 +46,7 @@ void expect_parts(const FamilyWriter& writer, const Parts& parts, const Pieces& 
   for (const Piece& piece : pieces) {
     if (piece.kind == PieceKind::kReasoning) found.reasoning += piece.text;
     if (piece.kind == PieceKind::kContent) {
-      (found.calls.empty() ? found.content_before : found.content_behind) += piece.text;
+      (found.calls.empty() ? found.content_before : found.content_after) += piece.text;
     }
     if (piece.kind == PieceKind::kCallBegin) {
       EXPECT_EQ(piece.call_idx, static_cast<int32_t>(found.calls.size()));
@@ -63,7 +63,7 @@ void expect_parts(const FamilyWriter& writer, const Parts& parts, const Pieces& 
   }
   EXPECT_EQ(found.reasoning, parts.reasoning);
   EXPECT_EQ(found.content_before, parts.content_before);
-  EXPECT_EQ(found.content_behind, parts.content_behind);
+  EXPECT_EQ(found.content_after, parts.content_after);
   ASSERT_EQ(found.calls.size(), parts.calls.size());
   for (size_t i = 0; i < parts.calls.size(); ++i) {
     EXPECT_EQ(found.calls[i].name, parts.calls[i].name);
@@ -90,7 +90,7 @@ std::vector<Parts> transcripts(const FamilyWriter& writer) {
   };
   std::vector<Parts> all;
   const bool before = writer.takes_text_before;
-  const bool behind = writer.takes_text_behind;
+  const bool behind = writer.takes_text_after;
   all.push_back({"", "Only text: é 😀 <b> {", {}, ""});
   all.push_back({"Hm.\nTwo é lines.", "Only text.", {}, ""});
   for (const TestCall& call : calls) {
@@ -228,7 +228,7 @@ std::string gemma_value(const Json& value, const std::string& quote) {
 
 std::string write(const CallForm& form, const TestCall& call, const Tokenizer& tokenizer) {
   const auto text = [&](const CallPieces& pieces) { return text_of(pieces, tokenizer, ""); };
-  std::string out = text(form.begin) + call.name + text(form.behind_name);
+  std::string out = text(form.begin) + call.name + text(form.after_name);
   if (form.style == ArgumentStyle::kJson) return out + call.arguments.dump() + text(form.end);
   if (form.style == ArgumentStyle::kGemma) {
     const std::string object = gemma_value(call.arguments, text(form.quote));

@@ -23,7 +23,7 @@ using testing::compile;
 const CallForm& json_form() {
   static const CallForm form = {.open = {},
                                 .begin = {{.text = "<tool_call>\n{\"name\": \""}},
-                                .behind_name = {{.text = "\", \"arguments\": "}},
+                                .after_name = {{.text = "\", \"arguments\": "}},
                                 .end = {{.text = "}\n</tool_call>"}},
                                 .separator = {{.text = "\n"}},
                                 .close = {}};
@@ -240,7 +240,7 @@ TEST(ToolCallGrammar, ReasoningMayStandBeforeCalls) {
 TEST(ToolCallGrammar, NumbersAndTypesAreTheModels) {
   CallForm form = {
       .begin = {{.text = "functions."}},
-      .behind_name = {{.text = ":"}, {.kind = CallPiece::Kind::kNumber}, {.text = " "}},
+      .after_name = {{.text = ":"}, {.kind = CallPiece::Kind::kNumber}, {.text = " "}},
       .style = ArgumentStyle::kTagged,
       .tagged = {
           .key_begin = {{.text = "<"}},

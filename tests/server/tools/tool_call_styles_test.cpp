@@ -18,7 +18,7 @@ using testing::compile;
 CallForm tagged_form() {
   CallForm form = {.open = {},
                    .begin = {{.text = "<tool_call>\n<function="}},
-                   .behind_name = {{.text = ">\n"}},
+                   .after_name = {{.text = ">\n"}},
                    .end = {{.text = "</function>\n</tool_call>"}},
                    .separator = {{.text = "\n"}},
                    .close = {},
@@ -91,7 +91,7 @@ TEST(ToolCallGrammar, WhatTagsCannotKeepIsRefusedWhereItMustBeKept) {
 // Each family's text of one call without arguments, several and none.
 CallForm python_form() {
   return {.open = {{.text = "["}},
-          .behind_name = {{.text = "("}},
+          .after_name = {{.text = "("}},
           .end = {{.text = ")"}},
           .separator = {{.text = ", "}},
           .close = {{.text = "]"}},
@@ -100,7 +100,7 @@ CallForm python_form() {
 
 CallForm gemma_form(CallPiece quote) {
   return {.begin = {{.text = "<|tool_call>call:"}},
-          .behind_name = {{.text = "{"}},
+          .after_name = {{.text = "{"}},
           .end = {{.text = "}<tool_call|>"}},
           .style = ArgumentStyle::kGemma,
           .quote = {std::move(quote)}};
