@@ -4,13 +4,12 @@
 // router is a softmax whose weights are not normalized, V3's sigmoids with a bias; both choose in
 // groups of experts. Youtu-LLM has V3's attention and dense layers alone.
 // V3.2 and GLM-5 have indexers, whose keys rotate in halves and in pairs.
-#include <algorithm>
-#include <array>
-#include <cstddef>
+#include <span>
 
 #include "engine/core/log.h"
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
+#include "engine/models/derived_defaults.h"
 #include "engine/models/latent_config.h"
 
 namespace sluice {
@@ -86,28 +85,13 @@ constexpr KeyDefault kGlm4MoeLiteDefaults[] = {
     {"first_k_dense_replace", 1U},
 };
 
-// Returns the table with other values in rows that it has, and with further rows.
-template <size_t kCount, size_t kChanged, size_t kAdded>
-constexpr std::array<KeyDefault, kCount + kAdded> derived_from(
-    const KeyDefault (&table)[kCount],
-    const KeyDefault (&changed)[kChanged],
-    const KeyDefault (&added)[kAdded]) {
-  std::array<KeyDefault, kCount + kAdded> rows{};
-  std::ranges::copy(table, rows.begin());
-  for (const KeyDefault& row : changed) {
-    *std::ranges::find(rows, row.spelling, &KeyDefault::spelling) = row;
-  }
-  std::ranges::copy(added, rows.begin() + kCount);
-  return rows;
-}
-
 constexpr auto kV32Defaults =
-    derived_from(kV3Defaults,
+    derived_from(std::span(kV3Defaults),
                  {{"max_position_embeddings", 163840U}},
                  {{"index_topk", 2048U}, {"index_head_dim", 128U}, {"index_n_heads", 64U}});
 
 constexpr auto kGlmMoeDsaDefaults =
-    derived_from(kV3Defaults,
+    derived_from(std::span(kV3Defaults),
                  {{"num_attention_heads", 64U},
                   {"max_position_embeddings", 202752U},
                   {"rms_norm_eps", 1e-5},

@@ -3,8 +3,11 @@
 // beside shared ones; the first half of each head rotates. A module after the layers guesses a
 // further token. The text models of GLM-4.5V and 4.6V: the same, with three positions for a token,
 // which are equal for text.
+#include <span>
+
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
+#include "engine/models/derived_defaults.h"
 
 namespace sluice {
 namespace {
@@ -22,18 +25,8 @@ constexpr KeyDefault kGlm4MoeDefaults[] = {
     {"first_k_dense_replace", 1U},
 };
 
-constexpr KeyDefault kGlm4vMoeDefaults[] = {
-    {"num_attention_heads", 96U},
-    {"num_key_value_heads", 8U},
-    {"max_position_embeddings", 65536U},
-    {"rms_norm_eps", 1e-5},
-    {"partial_rotary_factor", 0.5},
-    {"moe_intermediate_size", 1408U},
-    {"num_experts_per_tok", 8U},
-    {"n_shared_experts", 1U},
-    {"n_routed_experts", 128U},
-    {"first_k_dense_replace", 1U},
-};
+constexpr auto kGlm4vMoeDefaults =
+    derived_from(std::span(kGlm4MoeDefaults), {{"max_position_embeddings", 65536U}});
 
 constexpr TensorName kGlm4MoeGgufNames[] = {{"post_attention_norm", "ffn_norm"}};
 

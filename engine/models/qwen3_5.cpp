@@ -1,8 +1,11 @@
 // SPDX-License-Identifier: Apache-2.0
 // Qwen3-Next and Qwen3.5 (3.6, 3.8), dense and with experts: three layers of the gated delta rule,
 // then one of attention, whose output has a gate and of whose heads a quarter rotates.
+#include <span>
+
 #include "engine/models/config_reader.h"
 #include "engine/models/decoder.h"
+#include "engine/models/derived_defaults.h"
 #include "engine/models/recurrent_layers.h"
 
 namespace sluice {
@@ -22,41 +25,15 @@ constexpr KeyDefault kDenseDefaults[] = {
     {"linear_num_value_heads", 32U},
 };
 
-constexpr KeyDefault kMoeDefaults[] = {
-    {"num_attention_heads", 16U},
-    {"num_key_value_heads", 2U},
-    {"head_dim", 256U},
-    {"max_position_embeddings", 32768U},
-    {"rms_norm_eps", 1e-6},
-    {"partial_rotary_factor", 0.25},
-    {"linear_conv_kernel_dim", 4U},
-    {"linear_key_head_dim", 128U},
-    {"linear_value_head_dim", 128U},
-    {"linear_num_key_heads", 16U},
-    {"linear_num_value_heads", 32U},
-    {"num_experts", 256U},
-    {"num_experts_per_tok", 8U},
-    {"moe_intermediate_size", 512U},
-    {"shared_expert_intermediate_size", 512U},
-};
+constexpr auto kMoeDefaults = derived_from(std::span(kDenseDefaults),
+                                           {{"num_key_value_heads", 2U}},
+                                           {{"num_experts", 256U},
+                                            {"num_experts_per_tok", 8U},
+                                            {"moe_intermediate_size", 512U},
+                                            {"shared_expert_intermediate_size", 512U}});
 
-constexpr KeyDefault kNextDefaults[] = {
-    {"num_attention_heads", 16U},
-    {"num_key_value_heads", 2U},
-    {"head_dim", 256U},
-    {"max_position_embeddings", 32768U},
-    {"rms_norm_eps", 1e-6},
-    {"partial_rotary_factor", 0.25},
-    {"linear_conv_kernel_dim", 4U},
-    {"linear_key_head_dim", 128U},
-    {"linear_value_head_dim", 128U},
-    {"linear_num_key_heads", 16U},
-    {"linear_num_value_heads", 32U},
-    {"num_experts", 512U},
-    {"num_experts_per_tok", 10U},
-    {"moe_intermediate_size", 512U},
-    {"shared_expert_intermediate_size", 512U},
-};
+constexpr auto kNextDefaults = derived_from(
+    std::span(kMoeDefaults), {{"num_experts", 512U}, {"num_experts_per_tok", 10U}});
 
 constexpr TensorName kHfNames[] = {
     {"linear_attn.in_proj_qkv", "delta_qkv"},

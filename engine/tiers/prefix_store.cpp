@@ -228,7 +228,7 @@ bool PrefixStore::find(Held& held, bool by_cost) {
     if (!events_.has_listener()) continue;
     for (size_t i = 0; i < tiers_.size(); ++i) {
       if (!tiers_[i]->contains(key)) continue;
-      events_.meet(i, event_block(held.chain, tokens, held.end));
+      events_.report_existing(i, event_block(held.chain, tokens, held.end));
     }
   }
   if (states_ != nullptr) find_state(held);
@@ -509,7 +509,7 @@ bool PrefixStore::save_block(size_t index,
   if (tier.contains(name.key)) {
     tier.touch(name.key);
     if (events_.has_listener()) {
-      events_.meet(index, event_block(chain, tokens_, progress.num_saved));
+      events_.report_existing(index, event_block(chain, tokens_, progress.num_saved));
     }
     return true;
   }

@@ -102,7 +102,7 @@ void StateTiers::save(size_t index, const KvState& state) {
       state.key, state.hash, state.parent_hash, state.token_ids, state.extras};
   if (tier.contains(state.key)) {
     tier.touch(state.key);
-    return events_.meet(index, block);
+    return events_.report_existing(index, block);
   }
   if (tier.num_free_buffers() <= kBuffersForReading) return;  // the cache alone has it
   const int32_t buffer = tier.take_buffer();

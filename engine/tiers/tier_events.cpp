@@ -23,7 +23,7 @@ void TierEvents::expect(size_t tier, const Block& block) {
       .extras = block.extras};
 }
 
-void TierEvents::meet(size_t tier, const Block& block) {
+void TierEvents::report_existing(size_t tier, const Block& block) {
   if (sink_ == nullptr || tiers_[tier].expected.contains(block.key)) return;
   report(tiers_[tier], block);
 }

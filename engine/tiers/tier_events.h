@@ -38,7 +38,7 @@ class TierEvents {
   // Notes a block that is being written; it is reported when complete.
   void expect(size_t tier, const Block& block);
   // Reports a block that exists or is being written, unless that is already reported or expected.
-  void meet(size_t tier, const Block& block);
+  void report_existing(size_t tier, const Block& block);
   // The callback for KvTier::Listener.
   void note(size_t tier, const KvKey& key, bool is_there);
 

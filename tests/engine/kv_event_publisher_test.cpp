@@ -276,13 +276,13 @@ TEST(TierEvents, EachBlockIsToldOnceWhileItIsThere) {
   const TierEvents::Block block = {
       .key = {1}, .hash = 9, .parent_hash = std::nullopt, .token_ids = tokens, .extras = {}};
   events.expect(1, block);
-  events.meet(1, block);  // nothing before it is written
+  events.report_existing(1, block);  // nothing before it is written
   EXPECT_EQ(sink.take(), Told{});
   tokens[0] = 0;  // the request's tokens are no longer needed
   events.note(1, block.key, true);
   EXPECT_EQ(sink.take(), (Told{"+9:7/0", "+9:7/1"}));
   events.note(1, block.key, true);
-  events.meet(1, block);
+  events.report_existing(1, block);
   EXPECT_EQ(sink.take(), Told{});
   events.note(1, block.key, false);
   events.note(1, block.key, false);
@@ -291,7 +291,7 @@ TEST(TierEvents, EachBlockIsToldOnceWhileItIsThere) {
   events.note(1, block.key, false);
   events.note(1, block.key, true);
   EXPECT_EQ(sink.take(), Told{});
-  events.meet(1, block);  // found in the tier
+  events.report_existing(1, block);  // found in the tier
   EXPECT_EQ(sink.take().size(), 2U);
 }
 
