@@ -24,7 +24,7 @@ constexpr std::array<KeyDefault, kCount> derived_from(std::span<const KeyDefault
   return rows;
 }
 
-// The same with further rows.
+// Returns the table with other values in rows that it has, and with further rows.
 template <size_t kCount, size_t kAdded>
 constexpr std::array<KeyDefault, kCount + kAdded> derived_from(
     std::span<const KeyDefault, kCount> table,

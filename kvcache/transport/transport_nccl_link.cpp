@@ -36,7 +36,7 @@ NcclLink::~NcclLink() {
   if (aborting_.joinable()) aborting_.join();
 }
 
-NcclResult NcclLink::ask() {
+NcclResult NcclLink::query_state() {
   NcclResult state = kNcclSuccess;
   const NcclResult asked = library_.comm_get_async_error(comm_, &state);
   return asked == kNcclSuccess ? state : asked;
@@ -98,7 +98,7 @@ void NcclLink::note_begun() {
 
 void NcclLink::advance(std::vector<uint64_t>& done) {
   if (state_ == State::kBroken) return;
-  const NcclResult now = ask();
+  const NcclResult now = query_state();
   // Operations that were done before an abort are done, whatever the error.
   while (!running_.empty() && running_.front().done != nullptr &&
          running_.front().done->is_done()) {

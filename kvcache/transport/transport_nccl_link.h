@@ -74,7 +74,7 @@ class NcclLink final : public DeviceLink {
     std::unique_ptr<kernels::DeviceEvent> done;  // null until it is in the queue
   };
 
-  [[nodiscard]] kernels::NcclResult ask();
+  [[nodiscard]] kernels::NcclResult query_state();
   void begin_waiting();
   void begin(Operation operation);
   void note_begun();

@@ -76,7 +76,7 @@ class KvSessionState {
   bool accept(const KvFrame& hello, std::unique_ptr<KvConnection>& connection);
 
   // Receiver: tells whether to dial for one more connection.
-  [[nodiscard]] bool wants_to_dial(Clock::time_point now) const {
+  [[nodiscard]] bool should_dial(Clock::time_point now) const {
     return lacks_connections() && now >= dial_at_;
   }
 

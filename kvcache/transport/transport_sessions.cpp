@@ -35,7 +35,7 @@ using Clock = std::chrono::steady_clock;
 
 constexpr size_t kMostOutstanding = 16384;  // slots posted and frames queued, all sessions
 constexpr size_t kMostReported = 4096;      // NAK and END between two polls, all peers
-constexpr size_t kMostStrangers = 64;       // connections before their HELLO
+constexpr size_t kMostPending = 64;         // connections before their HELLO
 constexpr uint64_t kNoStream = 0;           // datum in the epoll set of no stream
 // How long the end of the transport waits for peers that read this worker's memory.
 constexpr std::chrono::milliseconds kReaderTime{500};
@@ -106,7 +106,7 @@ class SessionTransport final : public KvTransport, private KvSessionOwner {
   };
 
   // A connection before its HELLO.
-  struct Stranger {
+  struct PendingConnection {
     std::unique_ptr<KvConnection> connection;
     Clock::time_point since;
     std::optional<KvFrame> hello;  // of a session that is not open yet
@@ -124,7 +124,7 @@ class SessionTransport final : public KvTransport, private KvSessionOwner {
   void note_ready(uint64_t id);
   std::unique_ptr<KvConnection> connect(std::unique_ptr<KvStream> stream, bool is_receiver);
   void accept_all();
-  void advance_strangers(Clock::time_point now);
+  void advance_pending(Clock::time_point now);
   KvSessionState* find_session(const KvSessionToken& token);
   void dial(KvSessionState& session, Clock::time_point now);
   bool advance_sessions(Clock::time_point now);
@@ -169,7 +169,7 @@ class SessionTransport final : public KvTransport, private KvSessionOwner {
   kernels::DeviceBuffer unread_;    // a device's, for payloads without a slot
   std::vector<std::byte> scratch_;  // the host's
   std::map<KvSession, KvSessionState> sessions_;
-  std::list<Stranger> strangers_;
+  std::list<PendingConnection> pending_;
   uint64_t next_id_ = kNoStream + 1;
   std::vector<Command> drained_;
   std::vector<KvCompletion> fresh_;
@@ -286,11 +286,11 @@ std::unique_ptr<KvConnection> SessionTransport::connect(std::unique_ptr<KvStream
 void SessionTransport::accept_all() {
   while (std::unique_ptr<KvStream> stream = maker_->accept()) {
     std::unique_ptr<KvConnection> connection =
-        strangers_.size() < kMostStrangers ? connect(std::move(stream), false) : nullptr;
+        pending_.size() < kMostPending ? connect(std::move(stream), false) : nullptr;
     if (connection == nullptr) {
       ++counts_.connections_refused;
     } else {
-      strangers_.push_back({std::move(connection), Clock::now(), std::nullopt});
+      pending_.push_back({std::move(connection), Clock::now(), std::nullopt});
     }
   }
 }
@@ -303,20 +303,20 @@ KvSessionState* SessionTransport::find_session(const KvSessionToken& token) {
   return found;
 }
 
-void SessionTransport::advance_strangers(Clock::time_point now) {
-  std::erase_if(strangers_, [&](Stranger& stranger) {
-    KvConnection& connection = *stranger.connection;
+void SessionTransport::advance_pending(Clock::time_point now) {
+  std::erase_if(pending_, [&](PendingConnection& pending) {
+    KvConnection& connection = *pending.connection;
     std::vector<KvDone> none;
-    if (!stranger.hello) {
+    if (!pending.hello) {
       connection.read(kKvFrameBytes, none);
-      stranger.hello = connection.take_frame();
+      pending.hello = connection.take_frame();
     }
-    const bool is_hello = stranger.hello && stranger.hello->kind == KvFrameKind::kHello;
-    KvSessionState* const session = is_hello ? find_session(stranger.hello->ref.transfer) : nullptr;
-    if (session != nullptr && session->accept(*stranger.hello, stranger.connection)) return true;
-    const bool is_wrong = session != nullptr || (stranger.hello && !is_hello) ||
+    const bool is_hello = pending.hello && pending.hello->kind == KvFrameKind::kHello;
+    KvSessionState* const session = is_hello ? find_session(pending.hello->ref.transfer) : nullptr;
+    if (session != nullptr && session->accept(*pending.hello, pending.connection)) return true;
+    const bool is_wrong = session != nullptr || (pending.hello && !is_hello) ||
                           connection.failure() != KvConnection::Failure::kNone ||
-                          now > stranger.since + options_.hello_time;
+                          now > pending.since + options_.hello_time;
     const bool is_lost = connection.failure() == KvConnection::Failure::kLost;
     if (is_wrong) ++(is_lost ? counts_.connections_lost : counts_.connections_refused);
     return is_wrong;
@@ -324,7 +324,7 @@ void SessionTransport::advance_strangers(Clock::time_point now) {
 }
 
 void SessionTransport::dial(KvSessionState& session, Clock::time_point now) {
-  while (session.wants_to_dial(now)) {
+  while (session.should_dial(now)) {
     std::unique_ptr<KvStream> stream = maker_->dial(session.options().address);
     std::unique_ptr<KvConnection> connection =
         stream != nullptr ? connect(std::move(stream), true) : nullptr;
@@ -377,7 +377,7 @@ void SessionTransport::notify_owner() {
 
 std::chrono::nanoseconds SessionTransport::tick() const {
   std::chrono::nanoseconds tick =
-      strangers_.empty() ? KvConnection::kNever : KvSessionState::kTimerTick;
+      pending_.empty() ? KvConnection::kNever : KvSessionState::kTimerTick;
   for (const auto& [id, session] : sessions_) tick = std::min(tick, session.tick());
   return tick;
 }
@@ -404,7 +404,7 @@ void SessionTransport::note_ready(uint64_t id) {
   for (const auto& [number, session] : sessions_) {
     for (const auto& connection : session.connections()) note(*connection);
   }
-  for (const Stranger& stranger : strangers_) note(*stranger.connection);
+  for (const PendingConnection& pending : pending_) note(*pending.connection);
 }
 
 // Returns whether there may be more to do at once.
@@ -412,7 +412,7 @@ bool SessionTransport::advance_sessions(Clock::time_point now) {
   bool more = false;
   for (auto at = sessions_.begin(); at != sessions_.end();) {
     KvSessionState& session = at->second;
-    if (session.wants_to_dial(now)) dial(session, now);
+    if (session.should_dial(now)) dial(session, now);
     more = session.advance(now, options_.redial_time) || more;
     const bool is_over = session.is_over();
     if (is_over) complete({KvCompletion::Kind::kClosed, at->first, {}});
@@ -433,7 +433,7 @@ void SessionTransport::run() {
     run_commands();
     const Clock::time_point now = Clock::now();
     accept_all();  // also those that came when no descriptors were left
-    advance_strangers(now);
+    advance_pending(now);
     more = advance_sessions(now);
     notify_owner();
   }

@@ -108,10 +108,10 @@ void CountedPort::stop() {
   by_peer_.clear();
 }
 
-void CountedPort::prove(std::string_view peer) {
+void CountedPort::mark_authenticated(std::string_view peer) {
   const std::scoped_lock lock(mutex_);
   const auto found = by_peer_.find(std::string(peer));
-  if (found != by_peer_.end()) found->second->is_proven = true;
+  if (found != by_peer_.end()) found->second->is_authenticated = true;
 }
 
 void CountedPort::run() {
@@ -167,7 +167,7 @@ bool CountedPort::make_room(Entry& entry) {
       entries_, [](const Entry& old) { return !old.has_slot && !old.is_ending; });
   if (std::cmp_less(num_beyond, slots_.num_reserved)) return true;
   const auto oldest = std::ranges::find_if(
-      entries_, [](const Entry& old) { return !old.is_proven && !old.is_ending; });
+      entries_, [](const Entry& old) { return !old.is_authenticated && !old.is_ending; });
   if (oldest == entries_.end()) return false;
   oldest->is_ending = true;
   entry.has_slot = std::exchange(oldest->has_slot, false);

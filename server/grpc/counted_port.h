@@ -55,7 +55,7 @@ class CountedPort {
   void stop();
 
   // Records that the connection of this peer, as a call names it, has authenticated. Any thread.
-  void prove(std::string_view peer);
+  void mark_authenticated(std::string_view peer);
 
   [[nodiscard]] uint16_t port() const { return listener_->port(); }
 
@@ -65,7 +65,7 @@ class CountedPort {
     uint64_t inode = 0;
     std::string peer;
     bool has_slot = false;
-    bool is_proven = false;
+    bool is_authenticated = false;
     bool is_ending = false;
   };
 

@@ -33,7 +33,7 @@ namespace {
 
 using kv::v1::Envelope;
 
-constexpr size_t kMostProvenAddresses = 1024;
+constexpr size_t kMostAuthenticated = 1024;
 constexpr int kMostKvConnections = 128;  // --max-connections leaves descriptors for them
 constexpr std::chrono::milliseconds kTick{100};
 constexpr std::chrono::milliseconds kLastBytes{100};
@@ -208,7 +208,7 @@ class GrpcKvChannel final : public KvPeerChannel, private kv::v1::KvControl::Cal
   std::mutex mutex_;
   std::condition_variable stop_;
   std::map<uint64_t, Peer> peers_;  // guarded by mutex_, like all below
-  std::set<std::string> proven_;    // addresses where workers have proven themselves
+  std::set<std::string> authenticated_;    // addresses where workers have proven themselves
   uint64_t next_id_ = 1;
   uint64_t num_steps_ = 0;
   KvLoad load_;
@@ -281,9 +281,11 @@ std::vector<std::shared_ptr<KvControlStream>> GrpcKvChannel::all_streams() {
   std::erase_if(peers_, [](const auto& entry) { return entry.second.stream->is_over(); });
   std::vector<StreamPtr> streams;
   for (const auto& [id, peer] : peers_) {
-    const bool is_proven = peer.side == KvSide::kCaller && peer.stream->is_up();
-    if (is_proven && proven_.size() < kMostProvenAddresses) proven_.insert(peer.address);
-    if (!peer.from.empty() && peer.stream->is_up()) port_->prove(peer.from);
+    const bool is_authenticated = peer.side == KvSide::kCaller && peer.stream->is_up();
+    if (is_authenticated && authenticated_.size() < kMostAuthenticated) {
+      authenticated_.insert(peer.address);
+    }
+    if (!peer.from.empty() && peer.stream->is_up()) port_->mark_authenticated(peer.from);
     streams.push_back(peer.stream);
   }
   return streams;
@@ -327,7 +329,7 @@ bool GrpcKvChannel::hides_failure(const std::string& address) {
     return one && *one == *name;
   });
   const std::scoped_lock lock(mutex_);
-  return !is_named && !proven_.contains(address);
+  return !is_named && !authenticated_.contains(address);
 }
 
 grpc::ServerBidiReactor<Envelope, Envelope>* GrpcKvChannel::Connect(

@@ -76,7 +76,7 @@ Expected<std::shared_ptr<Tenant>> RpcContext::admit(grpc::CallbackServerContext&
   credentials.api_key = metadata_value(context, "x-api-key");
   auto tenant = front_end.authenticator.find_tenant(credentials);
   if (tenant == nullptr) return make_error(ErrorCode::kUnauthenticated, "Invalid API key.");
-  if (port != nullptr) port->prove(address_of(context.peer()));
+  if (port != nullptr) port->mark_authenticated(address_of(context.peer()));
   return tenant;
 }
 

@@ -303,12 +303,12 @@ class VllmService final : public MetadataFirstService {
       : rpc_(rpc), tokenizer_(rpc.front_end.config.chat_template) {
     serve<engine::GenerateResponse>(
         kVllmService, "Generate", [this](auto* context) { return generate(*context); });
-    serve_questions();
+    serve_queries();
     serve_cache_calls();
   }
 
  private:
-  void serve_questions() {
+  void serve_queries() {
     serve<engine::EmbedResponse>(
         kVllmService, "Embed", [this](auto* context) { return embed(rpc_, *context); });
     serve<engine::HealthCheckResponse>(kVllmService, "HealthCheck", [this](auto* context) {

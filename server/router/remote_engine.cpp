@@ -12,7 +12,7 @@ namespace sluice {
 namespace {
 
 constexpr std::chrono::milliseconds kTick{100};
-constexpr std::chrono::seconds kBetweenComplaints{5};
+constexpr std::chrono::seconds kLogInterval{5};
 constexpr int32_t kRetryAfterS = 1;  // a breaker's first wait
 
 // Tells whether the error is the worker's own, so that another may succeed.
@@ -117,7 +117,7 @@ void RemoteEngine::schedule_tick() {
 void RemoteEngine::tick() {
   const Time now = Clock::now();
   workers_.tick(now);
-  if (learned_ && now - waiting_logged_at_ > kBetweenComplaints) {
+  if (learned_ && now - waiting_logged_at_ > kLogInterval) {
     waiting_logged_at_ = now;
     log_event(LogLevel::kInfo, "waiting_for_workers", "known", workers_.all().size());
   }

@@ -270,7 +270,7 @@ class World {
     bool is_gone = false;  // its memory belongs to others
   };
 
-  struct Stranger {
+  struct PendingConnection {
     std::unique_ptr<KvConnection> connection;
     std::optional<KvFrame> hello;
   };
@@ -319,17 +319,17 @@ class World {
 
   void turn() {
     now_ += std::chrono::milliseconds(random_() % 3);
-    while (receiver_.wants_to_dial(now_)) {
+    while (receiver_.should_dial(now_)) {
       pipes_ = {std::make_shared<Pipe>(), std::make_shared<Pipe>()};
       receiver_.add_dialled(connect(pipes_[0], pipes_[1], true));
-      strangers_.push_back({connect(pipes_[1], pipes_[0], false), std::nullopt});
+      pending_.push_back({connect(pipes_[1], pipes_[0], false), std::nullopt});
     }
-    std::erase_if(strangers_, [this](Stranger& stranger) {
+    std::erase_if(pending_, [this](PendingConnection& pending) {
       std::vector<KvDone> none;
-      stranger.connection->may_read = true;
-      stranger.connection->read(kKvFrameBytes, none);
-      if (!stranger.hello) stranger.hello = stranger.connection->take_frame();
-      return stranger.hello && sender_.accept(*stranger.hello, stranger.connection);
+      pending.connection->may_read = true;
+      pending.connection->read(kKvFrameBytes, none);
+      if (!pending.hello) pending.hello = pending.connection->take_frame();
+      return pending.hello && sender_.accept(*pending.hello, pending.connection);
     });
     advance(sender_, sender_owner_);
     advance(receiver_, receiver_owner_);
@@ -389,7 +389,7 @@ class World {
   Owner receiver_owner_;
   KvSessionState sender_;
   KvSessionState receiver_;
-  std::vector<Stranger> strangers_;
+  std::vector<PendingConnection> pending_;
 };
 
 class KvSessionTest : public ::testing::TestWithParam<bool> {};
