@@ -35,7 +35,7 @@ std::string suppressed_tokens(const ModelConfig& model) {
 uint64_t with_headers(const Checkpoint& checkpoint, uint64_t content) {
   uint64_t hash = content;
   for (const CheckpointFile& file : checkpoint.files()) {
-    hash = XXH3_64bits_withSeed(file.bytes.data(), file.header_bytes, hash);
+    hash = XXH3_64bits_withSeed(file.header.data(), file.header.size(), hash);
   }
   return hash;
 }

@@ -165,7 +165,7 @@ class GgufCheckpoint final : public Checkpoint {
         header_end = std::min(header_end, tensor.data.data());
       }
       files.push_back({.bytes = part->bytes(),
-                       .header_bytes = static_cast<size_t>(header_end - part->bytes().data()),
+                       .header = {part->bytes().data(), header_end},
                        .identity = part->identity()});
     }
     return files;

@@ -24,7 +24,7 @@ namespace sluice {
 // A mapped file of the checkpoint.
 struct CheckpointFile {
   std::span<const std::byte> bytes;
-  size_t header_bytes = 0;  // leading bytes that belong to no tensor
+  std::span<const std::byte> header;  // of `bytes`: what says which tensors there are
   FileIdentity identity;
 };
 
@@ -45,7 +45,8 @@ enum class CheckpointKind : uint8_t { kGguf, kHuggingFace };
 
 class Checkpoint {
  public:
-  // Opens a GGUF file, any part of a split one, or a directory with config.json and safetensors.
+  // Opens a GGUF file, any part of a split one, or a directory with config.json and weight files
+  // (weight_files.h).
   // kUnsupported or kDataLoss with one line "file: field: found X, expected Y". There are no
   // tensors of kNextToken if there is no module.
   static Expected<std::unique_ptr<Checkpoint>> open(const std::string& path,

@@ -13,7 +13,7 @@ constexpr uint64_t kBlockBytes = 17;  // in GGUF: exponent, then 16 bytes of cod
 
 class Splitter {
  public:
-  Splitter(const std::vector<SafetensorsTensor>& parts,
+  Splitter(const std::vector<FileTensor>& parts,
            const FileSpec& spec,
            std::string prefix,
            uint64_t num_experts,
@@ -45,7 +45,7 @@ class Splitter {
   FusedExperts result;
 
  private:
-  [[nodiscard]] const SafetensorsTensor* find(const std::string& name) const {
+  [[nodiscard]] const FileTensor* find(const std::string& name) const {
     const auto found = std::find_if(parts_.begin(), parts_.end(), [&](const auto& tensor) {
       return tensor.name == std::string(spec_.experts_place) + name;
     });
@@ -77,13 +77,13 @@ class Splitter {
 
   // Takes the rows of all experts' down matrices, [experts * columns, rows].
   Expected<void> downs() {
-    const SafetensorsTensor* const rows = find(kDowns);
+    const FileTensor* const rows = find(kDowns);
     const bool fits = rows != nullptr && rows->type && rows->shape.size() == 2 &&
                       num_experts_ > 0 && rows->shape[0] % num_experts_ == 0;
     if (!fits) return wrong(kDowns, "another shape", "rows of each expert");
     const std::vector<uint64_t> shape = {
         num_experts_, rows->shape[0] / num_experts_, rows->shape[1]};
-    SafetensorsTensor stack = *rows;
+    FileTensor stack = *rows;
     stack.shape = shape;
     return transposed(stack, kDowns, "ffn_down_exps", 0, 1);
   }
@@ -92,12 +92,12 @@ class Splitter {
                          const std::string& name,
                          uint64_t first,
                          uint64_t step) {
-    if (const SafetensorsTensor* floats = find(stem); floats != nullptr) {
+    if (const FileTensor* floats = find(stem); floats != nullptr) {
       return transposed(*floats, stem, name, first, step);
     }
     if (spec_.experts == ExpertTensors::kTransposedHalves) return wrong(stem, "nothing", "floats");
-    const SafetensorsTensor* codes = find(stem + "_blocks");
-    const SafetensorsTensor* scales = find(stem + "_scales");
+    const FileTensor* codes = find(stem + "_blocks");
+    const FileTensor* scales = find(stem + "_scales");
     if (codes == nullptr || scales == nullptr) {
       return wrong(stem, "nothing", "floats, or blocks and scales");
     }
@@ -106,15 +106,15 @@ class Splitter {
 
   // Whether halves are [experts, rows, columns]: their shapes fit together in one of the ways only.
   [[nodiscard]] bool are_plain() const {
-    const SafetensorsTensor* both = find("gate_up_proj");
-    const SafetensorsTensor* down = find("down_proj");
+    const FileTensor* both = find("gate_up_proj");
+    const FileTensor* down = find("down_proj");
     return spec_.experts == ExpertTensors::kTransposedHalves && both != nullptr &&
            down != nullptr && both->shape.size() == 3 && down->shape.size() == 3 &&
            both->shape[1] == 2 * down->shape[2] && both->shape[2] == down->shape[1];
   }
 
   // Takes half of the rows [experts, rows * step, columns], or all of them.
-  void plain(const SafetensorsTensor& source,
+  void plain(const FileTensor& source,
              WeightFormat format,
              const std::string& name,
              uint64_t first,
@@ -133,7 +133,7 @@ class Splitter {
 
   // Transposes floats [experts, columns, rows * step], of which every step-th row is taken, or a
   // run.
-  Expected<void> transposed(const SafetensorsTensor& source,
+  Expected<void> transposed(const FileTensor& source,
                             const std::string& stem,
                             const std::string& name,
                             uint64_t first,
@@ -168,8 +168,8 @@ class Splitter {
 
   // Converts codes [experts, rows * step, columns / 32, 16] and scales [experts, rows * step,
   // columns / 32]. Byte i of a block holds elements 2 i and 2 i + 1; GGUF wants i and i + 16.
-  Expected<void> mxfp4(const SafetensorsTensor& codes,
-                       const SafetensorsTensor& scales,
+  Expected<void> mxfp4(const FileTensor& codes,
+                       const FileTensor& scales,
                        const std::string& stem,
                        const std::string& name,
                        uint64_t first,
@@ -209,7 +209,7 @@ class Splitter {
                         const std::string& name,
                         uint64_t first,
                         uint64_t step) {
-    const SafetensorsTensor* source = find(stem + "_bias");
+    const FileTensor* source = find(stem + "_bias");
     if (source == nullptr) return wrong(stem + "_bias", "nothing", "a tensor");
     const std::optional<WeightFormat> format = float_format(*source->type);
     if (!format || source->shape.size() != 2 || source->shape[1] % step != 0) {
@@ -225,7 +225,7 @@ class Splitter {
     return {};
   }
 
-  const std::vector<SafetensorsTensor>& parts_;
+  const std::vector<FileTensor>& parts_;
   const FileSpec& spec_;
   std::string prefix_;
   uint64_t num_experts_;
@@ -241,7 +241,7 @@ bool is_fused_expert_tensor(std::string_view name_in_layer, const FileSpec& spec
   return name_in_layer.starts_with("gate_up_proj") || name_in_layer.starts_with("down_proj");
 }
 
-Expected<FusedExperts> split_fused_experts(const std::vector<SafetensorsTensor>& parts,
+Expected<FusedExperts> split_fused_experts(const std::vector<FileTensor>& parts,
                                            const FileSpec& spec,
                                            const std::string& prefix,
                                            uint64_t num_experts,

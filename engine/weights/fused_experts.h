@@ -12,7 +12,7 @@
 #include "engine/core/status.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/file_spec.h"
-#include "engine/weights/safetensors.h"
+#include "engine/weights/file_tensor.h"
 
 namespace sluice {
 
@@ -28,7 +28,7 @@ struct FusedExperts {
 // experts are transposed. `prefix`: "blk.0.". `num_experts`: as config.json says, which
 // kTransposedDown alone needs.
 // kDataLoss: a missing part or a shape that does not fit the others.
-Expected<FusedExperts> split_fused_experts(const std::vector<SafetensorsTensor>& parts,
+Expected<FusedExperts> split_fused_experts(const std::vector<FileTensor>& parts,
                                            const FileSpec& spec,
                                            const std::string& prefix,
                                            uint64_t num_experts,

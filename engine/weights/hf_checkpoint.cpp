@@ -1,5 +1,5 @@
 // SPDX-License-Identifier: Apache-2.0
-// Reads a directory in Hugging Face's layout: config.json, safetensors with or without an index.
+// Reads a directory in Hugging Face's layout: config.json and weight files (weight_files.h).
 #include <algorithm>
 #include <array>
 #include <cstring>
@@ -13,13 +13,13 @@
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/fused_experts.h"
 #include "engine/weights/gguf_parse.h"
-#include "engine/weights/reordered.h"
 #include "engine/weights/hf_config.h"
 #include "engine/weights/hf_names.h"
 #include "engine/weights/mapped_file.h"
 #include "engine/weights/quantization.h"
 #include "engine/weights/quantized_layers.h"
-#include "engine/weights/safetensors.h"
+#include "engine/weights/reordered.h"
+#include "engine/weights/weight_files.h"
 #include "quant/repack.h"
 
 namespace sluice {
@@ -59,21 +59,19 @@ std::string take_fused_layer(std::string& name, const FileSpec* spec) {
 // Whether the configuration, or another tensor, implies it: the output layer, rotations, masks.
 bool is_implied(std::string_view stored, bool tied_embeddings) {
   if (tied_embeddings && without_prefix(stored).starts_with("lm_head.weight")) return true;
-  constexpr std::string_view kEnds[] = {".rotary_emb.inv_freq", ".rotary_emb.cos_cached",
-                                        ".rotary_emb.sin_cached", ".attn.bias",
-                                        ".attention.bias", ".masked_bias"};
+  constexpr std::string_view kEnds[] = {".rotary_emb.inv_freq",
+                                        ".rotary_emb.cos_cached",
+                                        ".rotary_emb.sin_cached",
+                                        ".attn.bias",
+                                        ".attention.bias",
+                                        ".masked_bias"};
   return std::ranges::any_of(kEnds, [stored](auto end) { return stored.ends_with(end); });
 }
 
 // Whether it is a number without a dimension, of a function that has some.
-bool is_scalar(const SafetensorsTensor& tensor, const FileSpec* spec) {
+bool is_scalar(const FileTensor& tensor, const FileSpec* spec) {
   return spec != nullptr && spec->function == "xielu" && tensor.shape.empty() && tensor.type &&
          float_format(*tensor.type);
-}
-
-bool exists(const std::string& path) {
-  std::error_code error;
-  return std::filesystem::exists(path, error);
 }
 
 // `file`: its path.
@@ -107,7 +105,7 @@ CheckpointTensor make_entry(const QuantizedLayer& layer, const std::string& our_
 }
 
 tl::unexpected<Error> wrong_tensor(const std::string& path,
-                                   const SafetensorsTensor& tensor,
+                                   const FileTensor& tensor,
                                    const std::string& found,
                                    const std::string& expected) {
   return make_error(ErrorCode::kDataLoss,
@@ -124,48 +122,10 @@ std::string type_text(const CheckpointTensor& tensor) {
   return text;
 }
 
-using Index = std::map<std::string, std::string>;  // file name by tensor name
-
-struct Shard {
-  std::string name;  // file name
+struct HeadedFile {
   MappedFile file;
-  std::vector<SafetensorsTensor> tensors;  // views of `file`
+  std::span<const std::byte> header;  // of `file`: see CheckpointFile
 };
-
-bool is_listed(const Index& index, const SafetensorsTensor& tensor, const Shard& shard) {
-  const auto found = index.find(tensor.name);
-  return found != index.end() && found->second == shard.name;
-}
-
-constexpr std::string_view kShardStart = "model-";
-constexpr std::string_view kShardEnd = ".safetensors";
-constexpr size_t kShardDigits = 5;
-
-std::string shard_name(size_t number, size_t total) {
-  const auto digits = [](size_t value) {
-    const std::string text = std::to_string(value);
-    return std::string(kShardDigits - text.size(), '0') + text;
-  };
-  return std::string(kShardStart) + digits(number) + "-of-" + digits(total) +
-         std::string(kShardEnd);
-}
-
-// Returns 3 for "model-00001-of-00003.safetensors", 0 for other names.
-size_t shards_of_name(std::string_view name) {
-  const size_t total_at = kShardStart.size() + kShardDigits + std::string_view("-of-").size();
-  if (name.size() != total_at + kShardDigits + kShardEnd.size()) return 0;
-  const auto number_at = [&](size_t at) {
-    size_t number = 0;
-    for (const char c : name.substr(at, kShardDigits)) {
-      if (c < '0' || c > '9') return size_t{0};
-      number = 10 * number + static_cast<size_t>(c - '0');
-    }
-    return number;
-  };
-  const size_t number = number_at(kShardStart.size());
-  const size_t total = number_at(total_at);
-  return number > 0 && number <= total && name == shard_name(number, total) ? total : 0;
-}
 
 class HfCheckpoint final : public Checkpoint {
  public:
@@ -180,8 +140,7 @@ class HfCheckpoint final : public Checkpoint {
         tied_embeddings_(config.tied_embeddings),
         quantization_(std::move(config.quantization)),
         quantized_(quantization_,
-                   config.spec != nullptr &&
-                       config.spec->experts == ExpertTensors::kStackedAlone) {
+                   config.spec != nullptr && config.spec->experts == ExpertTensors::kStackedAlone) {
     file_spec_ = config.spec;
     if (file_spec_ != nullptr) experts_ = file_spec_->experts;
     metadata_ = std::move(config.metadata);
@@ -189,19 +148,18 @@ class HfCheckpoint final : public Checkpoint {
     is_dummy_ = format == LoadFormat::kDummy;
     dummy_format_ = quantization_.usual_format();
     num_configs_ = config_files.size();
-    files_ = std::move(config_files);
+    for (MappedFile& file : config_files) {
+      const std::span<const std::byte> bytes = file.bytes();
+      files_.push_back({.file = std::move(file), .header = bytes});
+    }
   }
 
   Expected<void> read_tensors();
 
   [[nodiscard]] std::vector<CheckpointFile> files() const override {
     std::vector<CheckpointFile> files;
-    for (size_t i = 0; i < files_.size(); ++i) {
-      const auto bytes = files_[i].bytes();
-      files.push_back(
-          {.bytes = bytes,
-           .header_bytes = i < num_configs_ ? bytes.size() : safetensors_header_bytes(bytes),
-           .identity = files_[i].identity()});
+    for (const auto& [file, header] : files_) {
+      files.push_back({.bytes = file.bytes(), .header = header, .identity = file.identity()});
     }
     return files;
   }
@@ -237,26 +195,14 @@ class HfCheckpoint final : public Checkpoint {
 
   void note_left_out(const std::string& stored);
   // Keeps the output layer of a file that says it is the embedding.
-  void note_tied_head(const SafetensorsTensor& tensor, const std::string& path);
+  void note_tied_head(const FileTensor& tensor, const std::string& path);
 
-  [[nodiscard]] Expected<Shard> open_shard(const std::string& name) const;
-  // Opens all files that the index names, with the tensors that the index places there.
-  [[nodiscard]] Expected<std::vector<Shard>> open_listed(const std::string& index_path) const;
-  void correct_places(const std::vector<Shard>& shards,
-                      const std::string& index_path,
-                      Index& index) const;
-  // Opens all files with their number in their names, if there is no index; none: there are none.
-  [[nodiscard]] Expected<std::vector<Shard>> open_numbered() const;
-  void leave_out_unlisted(const Index& index, Shard& shard) const;
-  [[nodiscard]] Expected<void> check_listed(const Index& index,
-                                            const std::vector<Shard>& shards,
-                                            const std::string& index_path) const;
-  Expected<void> add_shard(Shard shard);
+  Expected<void> add_file(WeightFile file);
   // Adds a tensor, or the three that it holds.
   Expected<void> add_part(CheckpointTensor tensor);
   // Takes a draft head's id tensors: `d2t` is kept; `t2d`, its inverse, is dropped. Returns whether
   // the tensor was one of them.
-  Expected<bool> take_head_ids(const SafetensorsTensor& tensor, const std::string& path);
+  Expected<bool> take_head_ids(const FileTensor& tensor, const std::string& path);
   // Adds the output layer that was kept if it is another matrix than the embedding.
   Expected<void> untie_head();
   // Completes what needs the tensors of all files: experts, scales.
@@ -267,14 +213,14 @@ class HfCheckpoint final : public Checkpoint {
   bool tied_embeddings_;
   Quantization quantization_;
   QuantizedLayers quantized_;
-  std::vector<MappedFile> files_;                                // configurations first
-  size_t num_configs_ = 0;                                       // config.json and its supplements
+  std::vector<HeadedFile> files_;  // configurations first
+  size_t num_configs_ = 0;         // config.json and its supplements
   ExpertTensors experts_ = ExpertTensors::kApart;
-  std::map<std::string, std::vector<SafetensorsTensor>> fused_;  // experts, by "blk.0."
-  std::vector<std::vector<std::byte>> memory_;                   // storage of rearranged tensors
-  std::map<std::string_view, size_t> num_of_parts_;              // tensors beside the text model
+  std::map<std::string, std::vector<FileTensor>> fused_;  // experts, by "blk.0."
+  std::vector<std::vector<std::byte>> memory_;            // storage of rearranged tensors
+  std::map<std::string_view, size_t> num_of_parts_;       // tensors beside the text model
   std::optional<CheckpointTensor> tied_head_;
-  size_t num_next_token_ = 0;                                    // tensors of MTP modules
+  size_t num_next_token_ = 0;  // tensors of MTP modules
   std::string first_next_token_;
 };
 
@@ -287,14 +233,14 @@ void HfCheckpoint::note_left_out(const std::string& stored) {
   if (is_next_token && num_next_token_++ == 0) first_next_token_ = stored;
 }
 
-void HfCheckpoint::note_tied_head(const SafetensorsTensor& tensor, const std::string& path) {
+void HfCheckpoint::note_tied_head(const FileTensor& tensor, const std::string& path) {
   const bool is_head = tied_embeddings_ && part_ == CheckpointPart::kModel &&
                        without_prefix(tensor.name) == "lm_head.weight";
   const std::optional<WeightFormat> format =
       is_head && tensor.type && !tensor.unreadable ? float_format(*tensor.type) : std::nullopt;
   if (!format) return;
-  tied_head_ = make_entry(
-      tensor.name, name_in_part(tensor.name), path, tensor.shape, *format, tensor.data);
+  tied_head_ =
+      make_entry(tensor.name, name_in_part(tensor.name), path, tensor.shape, *format, tensor.data);
 }
 
 // Training may part the two and leave the flag. Only a matrix that is there twice is read whole.
@@ -312,109 +258,6 @@ Expected<void> HfCheckpoint::untie_head() {
                "another matrix than the embedding, although tie_word_embeddings is true",
                "the output layer");
   return add_part(*std::move(tied_head_));
-}
-
-Expected<Shard> HfCheckpoint::open_shard(const std::string& name) const {
-  const std::string path = path_ + "/" + name;
-  SLUICE_TRY(MappedFile file, MappedFile::open(path));
-  SLUICE_TRY(std::vector<SafetensorsTensor> tensors, parse_safetensors(file.bytes(), path));
-  return Shard{.name = name, .file = std::move(file), .tensors = std::move(tensors)};
-}
-
-// Drops tensors that the index omits or places elsewhere: they are not part of the model.
-void HfCheckpoint::leave_out_unlisted(const Index& index, Shard& shard) const {
-  std::vector<std::string> left_out;
-  std::erase_if(shard.tensors, [&](const SafetensorsTensor& tensor) {
-    if (is_listed(index, tensor, shard)) return false;
-    left_out.push_back(tensor.name);
-    return true;
-  });
-  if (left_out.empty()) return;
-  warn_of_file(path_ + "/" + shard.name,
-               left_out.front(),
-               std::to_string(left_out.size()) + " tensors that the index does not list here",
-               "not given");
-}
-
-Expected<void> HfCheckpoint::check_listed(const Index& index,
-                                          const std::vector<Shard>& shards,
-                                          const std::string& index_path) const {
-  std::set<std::string_view> found;
-  for (const Shard& shard : shards) {
-    for (const SafetensorsTensor& tensor : shard.tensors) {
-      if (is_listed(index, tensor, shard)) found.insert(tensor.name);
-    }
-  }
-  for (const auto& [tensor, shard] : index) {
-    if (found.contains(tensor)) continue;
-    if (is_left_out(tensor)) {
-      warn_of_file(index_path, tensor, "nothing in " + shard, "not given");
-      continue;
-    }
-    return make_error(ErrorCode::kDataLoss,
-                      index_path + ": weight_map: tensor " + sluice::in_quotes(tensor) +
-                          ": found nothing in " + shard + ", expected it there");
-  }
-  return {};
-}
-
-// A tensor found in exactly one file other than the listed one is the one meant.
-void HfCheckpoint::correct_places(const std::vector<Shard>& shards,
-                                  const std::string& index_path,
-                                  Index& index) const {
-  std::map<std::string_view, std::set<std::string_view>> places;
-  for (const Shard& shard : shards) {
-    for (const SafetensorsTensor& tensor : shard.tensors) places[tensor.name].insert(shard.name);
-  }
-  for (auto& [tensor, file] : index) {
-    const auto found = places.find(tensor);
-    if (is_left_out(tensor) || found == places.end()) continue;
-    if (found->second.size() > 1 || found->second.contains(file)) continue;
-    const std::string place(*found->second.begin());
-    warn_of_file(index_path, tensor, "nothing in " + file, "in " + place);
-    file = place;
-  }
-}
-
-Expected<std::vector<Shard>> HfCheckpoint::open_numbered() const {
-  size_t total = 0;
-  std::error_code error;
-  for (const auto& entry : std::filesystem::directory_iterator(path_, error)) {
-    total = std::max(total, shards_of_name(entry.path().filename().string()));
-  }
-  std::vector<Shard> shards;
-  for (size_t i = 1; i <= total; ++i) {
-    SLUICE_TRY(Shard shard, open_shard(shard_name(i, total)));
-    shards.push_back(std::move(shard));
-  }
-  if (total > 0) {
-    warn_of_file(path_,
-                 "model.safetensors.index.json",
-                 "no file",
-                 "one of the " + std::to_string(total) + " files beside it");
-  }
-  return shards;
-}
-
-Expected<std::vector<Shard>> HfCheckpoint::open_listed(const std::string& index_path) const {
-  SLUICE_TRY(const MappedFile index_file, MappedFile::open(index_path));
-  SLUICE_TRY(Index index, parse_safetensors_index(index_file.bytes(), index_path));
-  std::set<std::string> names;
-  std::set<std::string_view> needed;
-  for (const auto& [tensor, shard] : index) {
-    names.insert(shard);
-    if (!is_left_out(tensor)) needed.insert(shard);
-  }
-  std::vector<Shard> shards;
-  for (const std::string& name : names) {
-    if (!needed.contains(name) && !exists(path_ + "/" + name)) continue;
-    SLUICE_TRY(Shard shard, open_shard(name));
-    shards.push_back(std::move(shard));
-  }
-  correct_places(shards, index_path, index);
-  SLUICE_TRY_VOID(check_listed(index, shards, index_path));
-  for (Shard& shard : shards) leave_out_unlisted(index, shard);
-  return shards;
 }
 
 Expected<void> HfCheckpoint::add_part(CheckpointTensor tensor) {
@@ -444,10 +287,10 @@ Expected<void> HfCheckpoint::add_part(CheckpointTensor tensor) {
   return {};
 }
 
-Expected<void> HfCheckpoint::add_shard(Shard shard) {
-  const std::string path = path_ + "/" + shard.name;
+Expected<void> HfCheckpoint::add_file(WeightFile file) {
+  const std::string path = path_ + "/" + file.name;
   size_t num_read = 0;
-  for (SafetensorsTensor& tensor : shard.tensors) {
+  for (FileTensor& tensor : file.tensors) {
     if (is_left_out(tensor.name)) {
       note_left_out(tensor.name);
       note_tied_head(tensor, path);
@@ -478,12 +321,14 @@ Expected<void> HfCheckpoint::add_shard(Shard shard) {
     SLUICE_TRY_VOID(add_part(make_entry(
         tensor.name, name_in_part(tensor.name), path, tensor.shape, *format, tensor.data)));
   }
-  if (num_read > 0 || part_ == CheckpointPart::kModel) files_.push_back(std::move(shard.file));
+  for (auto& copy : file.copies) memory_.push_back(std::move(copy));
+  if (num_read > 0 || part_ == CheckpointPart::kModel) {
+    files_.push_back({.file = std::move(file.file), .header = file.header});
+  }
   return {};
 }
 
-Expected<bool> HfCheckpoint::take_head_ids(const SafetensorsTensor& tensor,
-                                           const std::string& path) {
+Expected<bool> HfCheckpoint::take_head_ids(const FileTensor& tensor, const std::string& path) {
   if (tensor.name == "t2d" || tensor.name == "model.t2d") return true;
   if (tensor.name != "d2t" && tensor.name != "model.d2t") return false;
   const bool is_list = tensor.type == ElementType::kI64 && tensor.shape.size() == 1 &&
@@ -511,31 +356,10 @@ Expected<void> HfCheckpoint::finish() {
   return index_tensors();
 }
 
-// An index that does not fit its files gives way to a file that needs none: it dates from before
-// the model was saved as a whole.
 Expected<void> HfCheckpoint::read_tensors() {
-  constexpr const char* kWhole = "model.safetensors";
-  const std::string index_path = path_ + "/model.safetensors.index.json";
-  std::vector<Shard> shards;
-  if (exists(index_path)) {
-    Expected<std::vector<Shard>> listed = open_listed(index_path);
-    if (listed) {
-      shards = std::move(*listed);
-    } else if (exists(path_ + "/" + kWhole)) {
-      warn_of_file(index_path, "weight_map", listed.error().message, "not given");
-    } else {
-      return tl::unexpected(std::move(listed).error());
-    }
-  }
-  if (shards.empty() && !exists(path_ + "/" + kWhole)) {
-    SLUICE_TRY(shards, open_numbered());
-  }
-  if (shards.empty()) {
-    SLUICE_TRY_VOID(check_no_pickles(path_));
-    SLUICE_TRY(Shard whole, open_shard(kWhole));
-    shards.push_back(std::move(whole));
-  }
-  for (Shard& shard : shards) SLUICE_TRY_VOID(add_shard(std::move(shard)));
+  SLUICE_TRY(std::vector<WeightFile> files,
+             open_weight_files(path_, [this](auto stored) { return is_left_out(stored); }));
+  for (WeightFile& file : files) SLUICE_TRY_VOID(add_file(std::move(file)));
   for (const auto& [name, count] : num_of_parts_) {
     log_event(LogLevel::kInfo, "text_only", "file", path_, "part", name, "tensors_not_read", count);
   }
@@ -551,7 +375,7 @@ Expected<void> HfCheckpoint::read_tensors() {
 
 std::string HfCheckpoint::describe(bool all_tensors) const {
   std::string text = path_ + "\n  " + architecture_ + ", " +
-                     std::to_string(files_.size() - num_configs_) + " safetensors file(s), " +
+                     std::to_string(files_.size() - num_configs_) + " weight file(s), " +
                      std::to_string(tensors().size()) + " tensors\n";
   size_t num_left_out = 0;
   for (const CheckpointTensor& tensor : tensors()) {
@@ -580,9 +404,10 @@ Expected<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::string& dire
   SLUICE_TRY(HfConfig config, parse_hf_config(file.bytes(), config_path));
   std::vector<MappedFile> files;
   files.push_back(std::move(file));
+  std::error_code error;
   for (const QuantizationFile& known : kQuantizationFiles) {
     const std::string path = directory + "/" + known.name;
-    if (!config.quantization.empty() || !exists(path)) continue;
+    if (!config.quantization.empty() || !std::filesystem::exists(path, error)) continue;
     SLUICE_TRY(MappedFile quantization_file, MappedFile::open(path));
     SLUICE_TRY(config.quantization,
                parse_hf_quant_config(quantization_file.bytes(), path, known.usual_method));

@@ -292,7 +292,7 @@ PackedKey packed_key(const Checkpoint& checkpoint, const ArenaLayout& layout) {
                                identity.modified_ns,
                                identity.changed_ns};
     key.source = hash_of(std::as_bytes(std::span(numbers)), key.source);
-    key.source = hash_of(file.bytes.first(file.header_bytes), key.source);
+    key.source = hash_of(file.header, key.source);
   }
   return key;
 }
@@ -306,7 +306,7 @@ std::string packed_cache_path(const std::string& folder,
   if (error) model = checkpoint.path();
   uint64_t hash = hash_of(model.native(), layout.hash);
   for (const CheckpointFile& file : checkpoint.files()) {
-    hash = hash_of(file.bytes.first(file.header_bytes), hash);
+    hash = hash_of(file.header, hash);
   }
   const auto* const bytes = reinterpret_cast<const uint8_t*>(&hash);
   return folder + "/" + model.filename().native().substr(0, kMaxStem) + "-" +

@@ -11,9 +11,8 @@
 #include "engine/weights/file_spec.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/json_file.h"
-#include "engine/weights/mapped_file.h"
 #include "engine/weights/pack.h"
-#include "engine/weights/safetensors.h"
+#include "engine/weights/weight_files.h"
 #include "quant/format.h"
 
 namespace sluice {
@@ -33,11 +32,11 @@ Expected<int32_t> read_width(const nlohmann::json& json,
 }
 
 // Reads [rows, n] of a tensor of floats.
-Expected<std::vector<float>> read_floats(const std::vector<SafetensorsTensor>& tensors,
+Expected<std::vector<float>> read_floats(const std::vector<FileTensor>& tensors,
                                          const char* name,
                                          std::vector<uint64_t> shape,
                                          const std::string& file) {
-  const auto found = std::ranges::find(tensors, name, &SafetensorsTensor::name);
+  const auto found = std::ranges::find(tensors, name, &FileTensor::name);
   if (found == tensors.end()) return wrong_in_file(file, name, "no such tensor", "one");
   const std::optional<WeightFormat> format =
       found->type ? float_format(*found->type) : std::nullopt;
@@ -134,32 +133,30 @@ Expected<PooledLayer> read_dense_module(const std::string& folder) {
     return wrong_in_file(
         config_file, "activation_function", in_quotes(function), "Identity, Tanh or GELU");
   }
-  const std::string file = folder + "/model.safetensors";
-  SLUICE_TRY(const MappedFile mapped, MappedFile::open(file));
-  SLUICE_TRY(const std::vector<SafetensorsTensor> tensors, parse_safetensors(mapped.bytes(), file));
+  SLUICE_TRY(const WeightFile opened, open_single_weight_file(folder));
+  const std::string file = folder + "/" + opened.name;
   const auto in = static_cast<uint64_t>(layer.in);
   const auto out = static_cast<uint64_t>(layer.out);
-  SLUICE_TRY(layer.weight, read_floats(tensors, "linear.weight", {out, in}, file));
+  SLUICE_TRY(layer.weight, read_floats(opened.tensors, "linear.weight", {out, in}, file));
   const auto bias = json.find("bias");
   if (bias == json.end() || *bias != false) {
-    SLUICE_TRY(layer.bias, read_floats(tensors, "linear.bias", {out}, file));
+    SLUICE_TRY(layer.bias, read_floats(opened.tensors, "linear.bias", {out}, file));
   }
   const auto residual = json.find("use_residual");
   layer.adds_input = residual != json.end() && *residual == true;
   if (layer.adds_input && in != out) {
-    SLUICE_TRY(layer.residual, read_floats(tensors, "residual.weight", {out, in}, file));
+    SLUICE_TRY(layer.residual, read_floats(opened.tensors, "residual.weight", {out, in}, file));
   }
   return layer;
 }
 
 Expected<void> read_norm_module(const std::string& folder, PooledLayer& layer) {
   constexpr double kEpsilon = 1e-5;  // PyTorch's, which the module's files do not name
-  const std::string file = folder + "/model.safetensors";
-  SLUICE_TRY(const MappedFile mapped, MappedFile::open(file));
-  SLUICE_TRY(const std::vector<SafetensorsTensor> tensors, parse_safetensors(mapped.bytes(), file));
+  SLUICE_TRY(const WeightFile opened, open_single_weight_file(folder));
+  const std::string file = folder + "/" + opened.name;
   const auto width = static_cast<uint64_t>(layer.out);
-  SLUICE_TRY(layer.norm_weight, read_floats(tensors, "norm.weight", {width}, file));
-  SLUICE_TRY(layer.norm_bias, read_floats(tensors, "norm.bias", {width}, file));
+  SLUICE_TRY(layer.norm_weight, read_floats(opened.tensors, "norm.weight", {width}, file));
+  SLUICE_TRY(layer.norm_bias, read_floats(opened.tensors, "norm.bias", {width}, file));
   layer.norm_epsilon = kEpsilon;
   return {};
 }

@@ -31,7 +31,7 @@ struct PooledLayer {
   std::vector<float> residual;  // [out, in] R; empty: the identity
 };
 
-// Reads the folder of a Dense module: config.json and model.safetensors. kDataLoss or kUnsupported
+// Reads the folder of a Dense module: config.json and the weights. kDataLoss or kUnsupported
 // with one line "file: field: found X, expected Y".
 Expected<PooledLayer> read_dense_module(const std::string& folder);
 

@@ -98,7 +98,7 @@ WeightScheme with_parts(WeightScheme scheme, bool has_zeros) {
 
 }  // namespace
 
-Expected<bool> QuantizedLayers::take(const SafetensorsTensor& tensor, const std::string& path) {
+Expected<bool> QuantizedLayers::take(const FileTensor& tensor, const std::string& path) {
   if (!tensor.type) return false;
   if (is_cache_scale(tensor.name)) {
     if (!has_cache_scales_) {
@@ -190,7 +190,7 @@ Expected<QuantizedLayer> QuantizedLayers::join_one(const std::string& name, cons
   for (size_t i = 0; i < std::size(kRoles); ++i) {
     SLUICE_TRY(const Part* part, companion_of(name, layer, i));
     if (part == nullptr) continue;
-    const SafetensorsTensor& tensor = part->tensor;
+    const FileTensor& tensor = part->tensor;
     companions.push_back({.role = kRoles[i].role,
                           .name = tensor.name,
                           .type = *tensor.type,
@@ -223,7 +223,7 @@ Expected<QuantizedLayer> QuantizedLayers::join_one(const std::string& name, cons
 Expected<std::vector<QuantizedLayer>> QuantizedLayers::split_stack(const std::string& name,
                                                                    const Layer& layer) {
   SLUICE_TRY(const Part* codes, codes_of(name, layer));
-  const SafetensorsTensor& stack = codes->tensor;
+  const FileTensor& stack = codes->tensor;
   const size_t dot = name.rfind('.');
   const bool is_pair = name.substr(dot + 1) == "gate_up_proj";
   const std::vector<std::string> halves =
@@ -236,7 +236,7 @@ Expected<std::vector<QuantizedLayer>> QuantizedLayers::split_stack(const std::st
   for (size_t i = 0; i < std::size(kRoles); ++i) {
     SLUICE_TRY(const Part* part, companion_of(name, layer, i));
     if (part == nullptr) continue;
-    const SafetensorsTensor& scales = part->tensor;
+    const FileTensor& scales = part->tensor;
     const auto size = static_cast<size_t>(element_info(*scales.type).bytes);
     const bool fits = float_format(*scales.type) && scales.data.size() == num_experts * size;
     if (!fits) return wrong(*part, "another type or shape", "a float for each expert");
@@ -248,7 +248,7 @@ Expected<std::vector<QuantizedLayer>> QuantizedLayers::split_stack(const std::st
     for (size_t half = 0; half < halves.size(); ++half) {
       Layer one{.scheme = layer.scheme, .names = layer.names, .is_stack = true, .parts = {}};
       const auto add = [&](const Part& part, std::string_view suffix, size_t index, size_t count) {
-        SafetensorsTensor piece = part.tensor;
+        FileTensor piece = part.tensor;
         piece.data = part.tensor.data.subspan(index * (part.tensor.data.size() / count),
                                               part.tensor.data.size() / count);
         piece.shape = suffix.empty() ? shape : std::vector<uint64_t>();

@@ -9,8 +9,8 @@
 #include <vector>
 
 #include "engine/core/status.h"
+#include "engine/weights/file_tensor.h"
 #include "engine/weights/quantization.h"
-#include "engine/weights/safetensors.h"
 
 namespace sluice {
 
@@ -31,7 +31,7 @@ class QuantizedLayers {
 
   // Returns whether the tensor belongs to a quantized layer or describes a cache's quantization; it
   // is then kept, or left out. `path` names the file. kDataLoss: two tensors of one name.
-  Expected<bool> take(const SafetensorsTensor& tensor, const std::string& path);
+  Expected<bool> take(const FileTensor& tensor, const std::string& path);
 
   // Called after the last take(). kDataLoss, kUnsupported: "file: tensor "name": found X, expected
   // Y".
@@ -39,7 +39,7 @@ class QuantizedLayers {
 
  private:
   struct Part {
-    SafetensorsTensor tensor;
+    FileTensor tensor;
     std::string path;
   };
 

@@ -3,7 +3,6 @@
 
 #include <algorithm>
 #include <cstring>
-#include <filesystem>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -16,16 +15,6 @@ namespace {
 constexpr size_t kLengthBytes = 8;
 constexpr uint64_t kMaxHeaderBytes = 100'000'000;  // the format's own bound
 constexpr size_t kMaxTensors = 1 << 20;
-constexpr size_t kMaxDims = 4;
-constexpr size_t kMaxStatedDims = 64;  // PyTorch's own bound
-
-tl::unexpected<Error> wrong(const std::string& file,
-                            const std::string& field,
-                            const std::string& found,
-                            const std::string& expected) {
-  return make_error(ErrorCode::kDataLoss,
-                    file + ": " + field + ": found " + found + ", expected " + expected);
-}
 
 // A tensor as the header states it.
 struct Entry {
@@ -62,7 +51,7 @@ class HeaderReader {
   bool number_unsigned(number_unsigned_t value) {
     std::vector<uint64_t>* list = open_list();
     if (list == nullptr) return fail("a number");
-    if (list->size() == kMaxStatedDims) return fail("more than 64 dimensions");
+    if (list->size() == kMaxFileDims) return fail("more than 64 dimensions");
     list->push_back(value);
     return true;
   }
@@ -144,72 +133,49 @@ class HeaderReader {
   std::string field_;
 };
 
-// Returns why a tensor of this type and shape is unusable; none: it is usable.
-std::optional<Error> why_unreadable(const Entry& entry,
-                                    std::optional<ElementType> type,
-                                    const std::string& file,
-                                    const std::string& field) {
-  const bool is_scalar_code = type && !float_format(*type) && entry.shape.empty();
-  if (!type || is_scalar_code) {
-    return Error{.code = ErrorCode::kUnsupported,
-                 .message = file + ": " + field + ": dtype: found " + sluice::in_quotes(entry.dtype) +
-                            ", expected F32, F16, BF16, or of codes F8_E4M3, F8_E8M0, I8, U8 or "
-                            "I32 beside a quantization_config",
-                 .param = {}};
-  }
-  if (entry.shape.empty() || entry.shape.size() > kMaxDims) {
-    return wrong(file,
-                 field + ": shape",
-                 std::to_string(entry.shape.size()) + " dimensions",
-                 "1 to 4")
-        .value();
-  }
-  if (std::ranges::find(entry.shape, uint64_t{0}) != entry.shape.end()) {
-    return wrong(file, field + ": shape", "0 elements", "1 or more").value();
-  }
-  return std::nullopt;
-}
-
-Expected<SafetensorsTensor> check_entry(Entry& entry,
-                                        std::span<const std::byte> data,
-                                        const std::string& file) {
+Expected<FileTensor> check_entry(Entry& entry,
+                                 std::span<const std::byte> data,
+                                 const std::string& file) {
   const std::string field = "tensor " + sluice::in_quotes(entry.name);
   const std::optional<ElementType> type = element_type(entry.dtype);
   if (entry.offsets.size() != 2 || entry.offsets[0] > entry.offsets[1] ||
       entry.offsets[1] > data.size()) {
-    return wrong(file,
-                 field + ": data_offsets",
-                 entry.offsets.size() == 2
-                     ? std::to_string(entry.offsets[0]) + " to " + std::to_string(entry.offsets[1])
-                     : std::to_string(entry.offsets.size()) + " numbers",
-                 "begin and end within the " + std::to_string(data.size()) + " bytes of data");
+    return damaged_file(
+        file,
+        field + ": data_offsets",
+        entry.offsets.size() == 2
+            ? std::to_string(entry.offsets[0]) + " to " + std::to_string(entry.offsets[1])
+            : std::to_string(entry.offsets.size()) + " numbers",
+        "begin and end within the " + std::to_string(data.size()) + " bytes of data");
   }
   const uint64_t stored = entry.offsets[1] - entry.offsets[0];
   if (type) {
     std::optional<uint64_t> bytes = static_cast<uint64_t>(element_info(*type).bytes);
     for (const uint64_t dim : entry.shape) bytes = bytes ? checked_mul(*bytes, dim) : bytes;
-    if (!bytes) return wrong(file, field + ": shape", "too many elements", "those of its bytes");
+    if (!bytes) {
+      return damaged_file(file, field + ": shape", "too many elements", "those of its bytes");
+    }
     if (stored != *bytes) {
-      return wrong(file,
-                   field + ": data_offsets",
-                   std::to_string(stored) + " bytes",
-                   std::to_string(*bytes) + " for its shape and dtype");
+      return damaged_file(file,
+                          field + ": data_offsets",
+                          std::to_string(stored) + " bytes",
+                          std::to_string(*bytes) + " for its shape and dtype");
     }
   }
-  std::optional<Error> unreadable = why_unreadable(entry, type, file, field);
-  return SafetensorsTensor{.name = std::move(entry.name),
-                           .type = type,
-                           .shape = std::move(entry.shape),
-                           .data = data.subspan(entry.offsets[0], stored),
-                           .unreadable = std::move(unreadable)};
+  std::optional<Error> unreadable = why_unreadable(entry.dtype, entry.shape, file, field);
+  return FileTensor{.name = std::move(entry.name),
+                    .type = type,
+                    .shape = std::move(entry.shape),
+                    .data = data.subspan(entry.offsets[0], stored),
+                    .unreadable = std::move(unreadable)};
 }
 
 // Checks that each byte of the data belongs to one tensor, as the format requires.
-Expected<void> check_places(const std::vector<SafetensorsTensor>& tensors,
+Expected<void> check_places(const std::vector<FileTensor>& tensors,
                             std::span<const std::byte> data,
                             const std::string& file) {
-  std::vector<const SafetensorsTensor*> order;
-  for (const SafetensorsTensor& tensor : tensors) order.push_back(&tensor);
+  std::vector<const FileTensor*> order;
+  for (const FileTensor& tensor : tensors) order.push_back(&tensor);
   const auto by_name = [](const auto* a, const auto* b) { return a->name < b->name; };
   // An empty tensor sorts before the one that begins at its place.
   const auto by_place = [](const auto* a, const auto* b) {
@@ -219,7 +185,7 @@ Expected<void> check_places(const std::vector<SafetensorsTensor>& tensors,
   std::sort(order.begin(), order.end(), by_name);
   for (size_t i = 1; i < order.size(); ++i) {
     if (order[i - 1]->name == order[i]->name) {
-      return wrong(
+      return damaged_file(
           file, "tensor " + sluice::in_quotes(order[i]->name), "the name twice", "unique names");
     }
   }
@@ -229,16 +195,20 @@ Expected<void> check_places(const std::vector<SafetensorsTensor>& tensors,
     const std::string field = "tensor " + sluice::in_quotes(order[i]->name) + ": data_offsets";
     const std::byte* begin = order[i]->data.data();
     if (begin < end) {
-      return wrong(
-          file, field, "bytes of tensor " + sluice::in_quotes(order[i - 1]->name), "bytes of its own");
+      return damaged_file(file,
+                          field,
+                          "bytes of tensor " + sluice::in_quotes(order[i - 1]->name),
+                          "bytes of its own");
     }
     if (begin > end) {
-      return wrong(file, field, std::to_string(begin - end) + " bytes of no tensor before", "none");
+      return damaged_file(
+          file, field, std::to_string(begin - end) + " bytes of no tensor before", "none");
     }
     end = begin + order[i]->data.size();
   }
   if (const auto left = data.data() + data.size() - end; left != 0) {
-    return wrong(file, "data", std::to_string(left) + " bytes after the last tensor", "none");
+    return damaged_file(
+        file, "data", std::to_string(left) + " bytes after the last tensor", "none");
   }
   return {};
 }
@@ -327,47 +297,32 @@ uint64_t stored_length(std::span<const std::byte> file) {
 
 }  // namespace
 
-Expected<void> check_no_pickles(const std::string& directory) {
-  std::error_code error;
-  const std::filesystem::path folder = directory;
-  if (std::filesystem::exists(folder / "model.safetensors", error)) return {};
-  for (const char* name : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
-    if (!std::filesystem::exists(folder / name, error)) continue;
-    return make_error(ErrorCode::kUnsupported,
-                      directory + "/model.safetensors: file: found nothing, and " + name +
-                          ", which may run code and is not read, expected safetensors: "
-                          "transformers writes them by save_pretrained() of from_pretrained() of the class that "
-                          "architectures in config.json names");
-  }
-  return {};
-}
-
 size_t safetensors_header_bytes(std::span<const std::byte> file) {
   return kLengthBytes + static_cast<size_t>(stored_length(file));
 }
 
-Expected<std::vector<SafetensorsTensor>> parse_safetensors(std::span<const std::byte> file,
-                                                           const std::string& file_name) {
+Expected<std::vector<FileTensor>> parse_safetensors(std::span<const std::byte> file,
+                                                    const std::string& file_name) {
   if (file.size() < kLengthBytes) {
-    return wrong(file_name, "file", std::to_string(file.size()) + " bytes", "8 or more");
+    return damaged_file(file_name, "file", std::to_string(file.size()) + " bytes", "8 or more");
   }
   const uint64_t header_bytes = stored_length(file);
   const uint64_t left = file.size() - kLengthBytes;
   if (header_bytes > left || header_bytes > kMaxHeaderBytes) {
-    return wrong(file_name,
-                 "header length",
-                 std::to_string(header_bytes),
-                 "at most " + std::to_string(std::min(left, kMaxHeaderBytes)));
+    return damaged_file(file_name,
+                        "header length",
+                        std::to_string(header_bytes),
+                        "at most " + std::to_string(std::min(left, kMaxHeaderBytes)));
   }
   const auto* text = reinterpret_cast<const char*>(file.data() + kLengthBytes);
   HeaderReader reader;
   if (!nlohmann::json::sax_parse(text, text + header_bytes, &reader)) {
-    return wrong(file_name, "header", reader.error, "a JSON object of tensors");
+    return damaged_file(file_name, "header", reader.error, "a JSON object of tensors");
   }
   const std::span<const std::byte> data = file.subspan(kLengthBytes + header_bytes);
-  std::vector<SafetensorsTensor> tensors;
+  std::vector<FileTensor> tensors;
   for (Entry& entry : reader.entries) {
-    SLUICE_TRY(SafetensorsTensor tensor, check_entry(entry, data, file_name));
+    SLUICE_TRY(FileTensor tensor, check_entry(entry, data, file_name));
     tensors.push_back(std::move(tensor));
   }
   SLUICE_TRY_VOID(check_places(tensors, data, file_name));
@@ -379,9 +334,10 @@ Expected<std::map<std::string, std::string>> parse_safetensors_index(
   const auto* text = reinterpret_cast<const char*>(json.data());
   IndexReader reader;
   if (!nlohmann::json::sax_parse(text, text + json.size(), &reader)) {
-    return wrong(file_name, "index", reader.error, "a JSON object with weight_map");
+    return damaged_file(file_name, "index", reader.error, "a JSON object with weight_map");
   }
-  if (reader.files.empty()) return wrong(file_name, "weight_map", "nothing", "tensors and files");
+  if (reader.files.empty())
+    return damaged_file(file_name, "weight_map", "nothing", "tensors and files");
   return std::move(reader.files);
 }
 

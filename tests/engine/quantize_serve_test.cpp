@@ -537,7 +537,7 @@ TEST_F(QuantizeServe, SplitMatricesOfPhi3AnswerAsJoinedOnes) {
       {"qkv_proj", {{"q_proj", 32}, {"k_proj", 16}, {"v_proj", 16}}}};
   for (const auto& [name, parts] : kParts) {
     SafetensorsBuilder builder;
-    for (const SafetensorsTensor& tensor : *tensors) {
+    for (const FileTensor& tensor : *tensors) {
       const std::string dtype(element_info(*tensor.type).name);
       const std::string data(reinterpret_cast<const char*>(tensor.data.data()),
                              tensor.data.size());

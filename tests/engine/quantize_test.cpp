@@ -156,8 +156,8 @@ TEST_F(Quantize, OtherTensorsAndFilesAreTakenOver) {
   const auto new_tensors = parse_safetensors(std::as_bytes(std::span(after)), "after");
   ASSERT_TRUE(old_tensors.has_value() && new_tensors.has_value());
   size_t num_same = 0;
-  for (const SafetensorsTensor& tensor : *old_tensors) {
-    for (const SafetensorsTensor& other : *new_tensors) {
+  for (const FileTensor& tensor : *old_tensors) {
+    for (const FileTensor& other : *new_tensors) {
       if (other.name != tensor.name || other.shape != tensor.shape) continue;
       num_same += std::ranges::equal(tensor.data, other.data) ? 1 : 0;
     }
@@ -251,7 +251,7 @@ TEST_F(Quantize, WeightsThatAreNoNumbersAreRefused) {
   std::string file = read_file(input + "/model.safetensors");
   const auto tensors = parse_safetensors(std::as_bytes(std::span(file)), "model");
   ASSERT_TRUE(tensors.has_value());
-  for (const SafetensorsTensor& tensor : *tensors) {
+  for (const FileTensor& tensor : *tensors) {
     if (tensor.name != "model.layers.1.mlp.up_proj.weight") continue;
     const auto offset = tensor.data.data() - reinterpret_cast<const std::byte*>(file.data());
     file[static_cast<size_t>(offset) + 2 * 100] = '\xC0';
@@ -269,7 +269,7 @@ TEST_F(Quantize, WeightsThatBecomeInfiniteAreRefused) {
   std::string file = read_file(input + "/model.safetensors");
   const auto tensors = parse_safetensors(std::as_bytes(std::span(file)), "model");
   ASSERT_TRUE(tensors.has_value());
-  for (const SafetensorsTensor& tensor : *tensors) {
+  for (const FileTensor& tensor : *tensors) {
     if (tensor.name != "model.layers.1.mlp.up_proj.weight") continue;
     const auto offset = tensor.data.data() - reinterpret_cast<const std::byte*>(file.data());
     const size_t in_row_2 = 2 * 2 * tensor.shape[1];
@@ -354,7 +354,7 @@ TEST_F(Quantize, LargeModelsAreSharded) {
     ++num_files;
     const auto tensors = parse_safetensors(std::as_bytes(std::span(content)), name);
     ASSERT_TRUE(tensors.has_value()) << tensors.error().message;
-    for (const SafetensorsTensor& tensor : *tensors) {
+    for (const FileTensor& tensor : *tensors) {
       EXPECT_EQ(index["weight_map"][tensor.name], name);
       bytes += static_cast<int64_t>(tensor.data.size());
     }

@@ -14,7 +14,7 @@ static int safetensors_input(const uint8_t* data, size_t size) {
     CHECK(tensors.error().message.find(": found ") != std::string::npos);
     return 0;
   }
-  for (const sluice::SafetensorsTensor& tensor : *tensors) {
+  for (const sluice::FileTensor& tensor : *tensors) {
     CHECK(tensor.data.data() >= bytes.data());
     CHECK(tensor.data.data() + tensor.data.size() <= bytes.data() + bytes.size());
   }

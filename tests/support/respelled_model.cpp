@@ -68,7 +68,7 @@ RespelledDirectory::RespelledDirectory(const std::string& name) {
   const auto parsed = parse_safetensors(std::as_bytes(std::span(file)), source);
   EXPECT_TRUE(parsed.has_value() && !parsed->empty()) << source;
   if (!parsed) return;
-  for (const SafetensorsTensor& tensor : *parsed) {
+  for (const FileTensor& tensor : *parsed) {
     tensors.push_back({.name = tensor.name,
                        .dtype = std::string(element_info(*tensor.type).name),
                        .shape = tensor.shape,

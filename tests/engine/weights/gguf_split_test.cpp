@@ -88,8 +88,8 @@ TEST_F(GgufSplitTest, TheHashCoversEveryPart) {
   for (size_t i = 0; i < 3; ++i) {
     const CheckpointFile file = (*split)->files()[i];
     EXPECT_EQ(file.bytes.size(), std::filesystem::file_size(path_of(i)));
-    EXPECT_EQ(file.header_bytes % 32, 0U);
-    EXPECT_EQ(file.bytes.size() - file.header_bytes, i == 0 ? 0U : i == 1 ? 136U : 40U);
+    EXPECT_EQ(file.header.size() % 32, 0U);
+    EXPECT_EQ(file.bytes.size() - file.header.size(), i == 0 ? 0U : i == 1 ? 136U : 40U);
   }
 }
 

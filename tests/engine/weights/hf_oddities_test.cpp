@@ -74,20 +74,6 @@ TEST_F(HfDirectory, ATensorThatIsLeftOutMayHaveAnyTypeAndShape) {
   }
 }
 
-TEST_F(HfDirectory, WeightsInTorchsOwnFormatAreRefusedWithWhatConvertsThem) {
-  write("config.json", R"({"model_type":"llama","num_hidden_layers":1})");
-  remove("model.safetensors");
-  EXPECT_EQ(error().find("pytorch_model.bin"), std::string::npos) << error();
-  for (const char* name : {"pytorch_model.bin.index.json", "pytorch_model.bin"}) {
-    write(name, "PK");
-    for (const char* part : {"model.safetensors: ", name, "save_pretrained()"}) {
-      EXPECT_NE(error().find(part), std::string::npos) << error();
-    }
-  }
-  write("model.safetensors", shard_of({"model.norm.weight"}));
-  EXPECT_EQ(error(), "");
-}
-
 // Baichuan 2, which its number of tokens tells from Baichuan 1, has directions; q, k and v are one.
 TEST_F(HfDirectory, BaichuanHasDirectionsOfTokensAndJoinedQueries) {
   for (const size_t vocab : {size_t{125696}, size_t{125695}}) {

@@ -306,8 +306,8 @@ TEST_F(QuantizedFolder, EveryConfigurationIsOneOfTheCheckpointsFiles) {
   const std::vector<CheckpointFile> files = (*opened)->files();
   ASSERT_EQ(files.size(), 3U);
   EXPECT_EQ(files[1].bytes.size(), config.size());
-  EXPECT_EQ(files[1].header_bytes, config.size());
-  EXPECT_NE((*opened)->describe(true).find("1 safetensors file(s)"), std::string::npos);
+  EXPECT_EQ(files[1].header.size(), config.size());
+  EXPECT_NE((*opened)->describe(true).find("1 weight file(s)"), std::string::npos);
 }
 
 // A layer that the model cuts, such as q, k and v in one tensor, at rows inside blocks of scales or
