@@ -46,8 +46,15 @@ constexpr std::string_view kSmallFiles[] = {"config.json",
 // What a tokenizer without a tokenizer.json is read from.
 constexpr std::string_view kVocabularies[] = {
     "vocab.txt", "vocab.json", "merges.txt", "tokenizer.model", "tekken.json"};
-constexpr std::string_view kIndex = "model.safetensors.index.json";
-constexpr std::string_view kSingle = "model.safetensors";
+
+// Weights of one format: a single file, or an index of several.
+struct WeightNames {
+  std::string_view single;
+  std::string_view index;
+};
+
+constexpr WeightNames kSafetensors{"model.safetensors", "model.safetensors.index.json"};
+constexpr WeightNames kTorch{"pytorch_model.bin", "pytorch_model.bin.index.json"};
 
 bool is_name_character(char c) {
   return (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z') || (c >= '0' && c <= '9') || c == '-' ||
@@ -124,14 +131,27 @@ bool has_quantization(const std::string& path, const std::string& quantization) 
   return false;
 }
 
-// Tells whether a module of sentence-transformers may have this file, such as
-// "1_Pooling/config.json" or "2_Dense/model.safetensors".
-bool is_module_file(std::string_view path) {
+using Names = std::set<std::string_view>;
+
+// Tells whether a module of sentence-transformers may need this file, such as
+// "1_Pooling/config.json" or "2_Dense/model.safetensors"; PyTorch's format where that is the only.
+bool is_module_file(std::string_view path, const Names& there) {
   const size_t slash = path.find('/');
   if (slash == std::string_view::npos) return false;
   const size_t number_end = path.find_first_not_of("0123456789");
+  if (number_end == 0 || path[number_end] != '_') return false;
   const std::string_view file = path.substr(slash + 1);
-  return number_end > 0 && path[number_end] == '_' && (file == "config.json" || file == kSingle);
+  if (file != kTorch.single) return file == "config.json" || file == kSafetensors.single;
+  return !there.contains(std::string(path.substr(0, slash + 1)) + std::string(kSafetensors.single));
+}
+
+// The weights that a directory of these files is read with: GGUF files come before PyTorch's.
+const WeightNames* weights_of(const Names& there) {
+  const auto has = [&there](const WeightNames& names) {
+    return there.contains(names.index) || there.contains(names.single);
+  };
+  if (has(kSafetensors)) return &kSafetensors;
+  return has(kTorch) && std::none_of(there.begin(), there.end(), is_gguf) ? &kTorch : nullptr;
 }
 
 std::string shown(const std::vector<std::string>& names) {
@@ -267,19 +287,13 @@ Expected<FileSelection> select_files(const std::vector<std::string>& listing,
                                      const ModelName& name,
                                      bool with_weights) {
   if (!name.choice.empty()) return select_gguf(listing, name);
-  const std::set<std::string_view> there(listing.begin(), listing.end());
-  const bool has_weights = there.contains(kIndex) || there.contains(kSingle);
-  const bool is_directory = there.contains("config.json") && (has_weights || !with_weights);
-  if (!is_directory) {
+  const Names there(listing.begin(), listing.end());
+  const WeightNames* const weights = weights_of(there);
+  if (!there.contains("config.json") || (weights == nullptr && with_weights)) {
     if (std::any_of(listing.begin(), listing.end(), is_gguf)) return select_gguf(listing, name);
-    const bool is_pickled =
-        there.contains("pytorch_model.bin") || there.contains("pytorch_model.bin.index.json");
     return make_error(ErrorCode::kNotFound,
                       name.repo + ": files: found " + shown(listing) +
-                          ", expected config.json with safetensors" +
-                          (is_pickled ? ", which transformers' save_pretrained() writes of "
-                                        "pytorch_model.bin, or GGUF"
-                                      : ", or GGUF"));
+                          ", expected config.json with safetensors or pytorch_model.bin, or GGUF");
   }
   FileSelection selection;
   for (const std::string_view file : kSmallFiles) {
@@ -291,15 +305,13 @@ Expected<FileSelection> select_files(const std::vector<std::string>& listing,
   }
   // Without these a model would make other vectors, and nothing would say so.
   if (there.contains(kModulesFile)) {
-    std::ranges::copy_if(listing, std::back_inserter(selection.files), is_module_file);
+    std::ranges::copy_if(listing, std::back_inserter(selection.files), [&there](const auto& path) {
+      return is_module_file(path, there);
+    });
   }
   if (!with_weights) return selection;
-  if (there.contains(kIndex)) {
-    selection.index = kIndex;
-    selection.files.emplace_back(kIndex);
-  } else {
-    selection.files.emplace_back(kSingle);
-  }
+  if (there.contains(weights->index)) selection.index = weights->index;
+  selection.files.emplace_back(selection.index.empty() ? weights->single : weights->index);
   return selection;
 }
 
@@ -348,7 +360,7 @@ Expected<std::vector<std::string>> shards_of_index(std::string_view json) {
   if (shards.empty()) {
     return make_error(
         ErrorCode::kDataLoss,
-        std::string(kIndex) + ": weight_map: found no files, expected a file for each tensor");
+        "index of weights: weight_map: found no files, expected a file for each tensor");
   }
   return std::vector<std::string>(shards.begin(), shards.end());
 }

@@ -35,7 +35,8 @@ struct FileSelection {
   std::string index;               // names more files: see shards_of_index(); empty: none
 };
 
-// Selects from a listing. kNotFound names what it has. `with_weights` false: config and tokenizer.
+// Selects from a listing: a directory with safetensors, else GGUF, else a directory with PyTorch's
+// weights. kNotFound names what it has. `with_weights` false: config and tokenizer.
 Expected<FileSelection> select_files(const std::vector<std::string>& listing,
                                      const ModelName& name,
                                      bool with_weights);
@@ -52,7 +53,8 @@ bool modules_matter(std::string_view config_json);
 // repository are left out.
 std::vector<std::string> module_configs(std::string_view modules_json);
 
-// The files of a model.safetensors.index.json; kDataLoss where it is none.
+// The files of an index of weights, such as model.safetensors.index.json; kDataLoss where it is
+// none.
 Expected<std::vector<std::string>> shards_of_index(std::string_view json);
 
 // A path of plain names below a folder: not absolute, no "..", no control character.

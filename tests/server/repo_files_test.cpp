@@ -89,12 +89,31 @@ TEST(SelectFiles, TakesVocabulariesOfTokenizersWithoutTheUsualFile) {
   EXPECT_EQ(files_of(),
             (std::vector<std::string>{
                 "config.json", "tokenizer.json", "added_tokens.json", "model.safetensors"}));
-  for (const char* weights : {"pytorch_model.bin", "pytorch_model.bin.index.json"}) {
-    EXPECT_EQ(chosen({"config.json", weights}, "o/n"),
-              "o/n: files: found config.json, " + std::string(weights) +
-                  ", expected config.json with safetensors, which transformers' "
-                  "save_pretrained() writes of pytorch_model.bin, or GGUF");
-  }
+}
+
+// Safetensors come first, then GGUF.
+TEST(SelectFiles, TakesWeightsOfPyTorchWhereThereAreNoOthers) {
+  std::vector<std::string> listing = {"config.json",
+                                      "2_Dense/config.json",
+                                      "2_Dense/pytorch_model.bin",
+                                      "modules.json",
+                                      "pytorch_model.bin"};
+  const auto all = [&] { return *select_files(listing, *parse_model_name("o/n"), true); };
+  EXPECT_EQ(all().files,
+            (std::vector<std::string>{"config.json",
+                                      "modules.json",
+                                      "2_Dense/config.json",
+                                      "2_Dense/pytorch_model.bin",
+                                      "pytorch_model.bin"}));
+  EXPECT_EQ(all().index, "");
+  listing.emplace_back("pytorch_model.bin.index.json");
+  EXPECT_EQ(all().files.back(), "pytorch_model.bin.index.json");
+  EXPECT_EQ(all().index, "pytorch_model.bin.index.json");
+  listing.emplace_back("a-Q8_0.gguf");
+  EXPECT_EQ(all().gguf, "a-Q8_0.gguf");
+  listing.emplace_back("model.safetensors");
+  EXPECT_EQ(all().files.back(), "model.safetensors");
+  EXPECT_EQ(all().index, "");
 }
 
 // Checkpoints whose config.json does not say how their weights are quantized.
@@ -154,7 +173,8 @@ TEST(SelectFiles, TakesTheOnlyGgufOrTheUsualOneOrAsks) {
             "o/n: GGUF files: found a-Q2_K.gguf, a-Q8_0.gguf, expected a choice such as "
             "o/n:Q4_K_M");
   EXPECT_EQ(chosen({"model.bin"}, "o/n"),
-            "o/n: files: found model.bin, expected config.json with safetensors, or GGUF");
+            "o/n: files: found model.bin, expected config.json with safetensors or "
+            "pytorch_model.bin, or GGUF");
 }
 
 // The listing is that of unsloth/gemma-4-26B-A4B-it-qat-GGUF.
