@@ -55,6 +55,9 @@ struct Vocabulary {
   bool add_eos = false;
   bool add_space_prefix = false;
   bool remove_extra_whitespaces = false;  // for unigram models: runs of spaces become one
+  // For WordPiece; none: what its tokens show, and as letters are made lower case.
+  std::optional<bool> lowercases = {};
+  std::optional<bool> strips_accents = {};
 };
 
 // Returns the kind that `model` and `pre` name; empty: one that is not supported.

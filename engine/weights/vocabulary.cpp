@@ -212,6 +212,12 @@ std::string_view id_key(const GgufFile& file,
   return is_encoder && file.find(own) != nullptr ? own : usual;
 }
 
+// Returns a key that early converters do not write; none: it is not there.
+Expected<std::optional<bool>> read_flag(const GgufFile& file, std::string_view key) {
+  if (file.find(key) == nullptr) return std::optional<bool>();
+  return file.get_bool_or(key, false).map([](bool value) { return std::optional(value); });
+}
+
 // `spec`: the file's family; null: none has it.
 Expected<void> read_special(const GgufFile& file, const FileSpec* spec, Vocabulary& vocabulary) {
   // Absent keys mean the default of the tokenizer's kind.
@@ -232,6 +238,11 @@ Expected<void> read_special(const GgufFile& file, const FileSpec* spec, Vocabula
              file.get_bool_or("tokenizer.ggml.add_space_prefix", is_scored_bpe || is_unigram));
   SLUICE_TRY(vocabulary.remove_extra_whitespaces,
              file.get_bool_or("tokenizer.ggml.remove_extra_whitespaces", false));
+  if (is_bert) {
+    SLUICE_TRY(vocabulary.lowercases, read_flag(file, "tokenizer.ggml.normalizer.lowercase"));
+    SLUICE_TRY(vocabulary.strips_accents,
+               read_flag(file, "tokenizer.ggml.normalizer.strip_accents"));
+  }
   const size_t num_tokens = vocabulary.tokens.size();
   const std::string_view begin = id_key(file, is_encoder, "tokenizer.ggml.cls_token_id", kBeginKey);
   const std::string_view end = id_key(file, is_encoder, "tokenizer.ggml.seperator_token_id", kEndKey);

@@ -8,6 +8,7 @@
 #include <filesystem>
 #include <fstream>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <utility>
 #include <vector>
@@ -15,9 +16,11 @@
 #include "engine/core/config.h"
 #include "engine/engine.h"
 #include "engine/tokenizer/tokenizer.h"
+#include "engine/weights/checkpoint.h"
 #include "tests/engine/pooled_answers.h"
 #include "tests/support/captured_log.h"
 #include "tests/support/golden_folder.h"
+#include "tests/support/respelled_model.h"
 #include "tests/support/same_bits.h"
 #include "tests/support/temporary_folder.h"
 
@@ -163,6 +166,41 @@ TEST(GgufEncoders, TextsOfXlmRobertaAreEnclosedWhereNoKeySaysIt) {
     ASSERT_NE(engine, nullptr);
     EXPECT_EQ(engine->tokenizer().prefix_tokens(), (std::vector<TokenId>{0})) << key;
     EXPECT_EQ(engine->tokenizer().suffix_tokens(), (std::vector<TokenId>{2})) << key;
+  }
+}
+
+// llama.cpp reads these two keys, of which accents follow the other; older files have neither.
+TEST(GgufEncoders, KeysSayWhetherLettersAndAccentsCount) {
+  const auto ids_of = [](const std::optional<bool>& lowercases,
+                         const std::optional<bool>& strips_accents,
+                         const std::string& text) {
+    testing::RespelledGguf file("../embeddings/bert-mean");
+    if (lowercases) file.set_bool("tokenizer.ggml.normalizer.lowercase", *lowercases);
+    if (strips_accents) file.set_bool("tokenizer.ggml.normalizer.strip_accents", *strips_accents);
+    std::vector<TokenId> ids;
+    const auto checkpoint = Checkpoint::open(file.path());
+    EXPECT_TRUE(checkpoint.has_value()) << checkpoint.error().message;
+    const auto content = (*checkpoint)->text();
+    EXPECT_TRUE(content.has_value()) << content.error().message;
+    EXPECT_TRUE(content->tokenizer->encode(text, SpecialText::kText, ids));
+    return ids;
+  };
+
+  struct Case {
+    std::optional<bool> lowercases;
+    std::optional<bool> strips_accents;
+    bool same_letters;
+    bool same_accents;
+  };
+
+  for (const Case& c : {Case{{}, {}, true, true},
+                        Case{true, {}, true, true},
+                        Case{false, {}, false, false},
+                        Case{true, false, true, false},
+                        Case{false, true, false, true}}) {
+    const auto lower = ids_of(c.lowercases, c.strips_accents, "word");
+    EXPECT_EQ(ids_of(c.lowercases, c.strips_accents, "Word") == lower, c.same_letters);
+    EXPECT_EQ(ids_of(c.lowercases, c.strips_accents, "w\u00f6rd") == lower, c.same_accents);
   }
 }
 

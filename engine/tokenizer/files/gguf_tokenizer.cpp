@@ -382,10 +382,11 @@ Expected<std::unique_ptr<Tokenizer>> create_word_piece_tokenizer(Vocabulary voca
   gguf.spell_word_pieces();
   gguf.add_named_tokens(/*spaces_are_symbols=*/false);
   gguf.put_between(1);
-  const bool lowercases = !gguf.has_capitals();  // no key says it
+  const bool lowercases = gguf.vocabulary_.lowercases.value_or(!gguf.has_capitals());
+  const bool strips_accents = gguf.vocabulary_.strips_accents.value_or(lowercases);
   std::vector<NormalizerStep> steps;
   SLUICE_TRY_VOID(
-      add_bert_steps({.lowercases = lowercases, .strips_accents = lowercases}, steps));
+      add_bert_steps({.lowercases = lowercases, .strips_accents = strips_accents}, steps));
   gguf.parts_.normalizer = Normalizer(std::move(steps));
   SLUICE_TRY_VOID(add_bert_stages(gguf.parts_.stages));
   auto model = std::make_unique<WordPiece>(WordPiece::Options{
