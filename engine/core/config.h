@@ -25,7 +25,7 @@ struct Config {
   std::string runner = "auto";                 // auto: as the files say; generate, pooling
   std::string convert = "auto";                // auto, none, embed, classify
   std::string pooling = "auto";                // auto, mean, cls, last, rank
-  std::string hf_overrides;                    // JSON put over config.json, of a pooling model
+  std::string hf_overrides;                    // JSON put over config.json
   std::string load_format = "auto";            // auto, dummy: random weights from config.json
   std::string generation_config = "auto";      // auto, vllm (none), a file or a folder
   std::string override_generation_config;      // JSON, overrides the above

@@ -30,8 +30,11 @@ std::vector<Knob> make_pooling_knobs() {
           "model",
           "JSON object put over what config.json says of vectors and scores: architectures, "
           "is_matryoshka, matryoshka_dimensions, classifier_from_token with method, "
-          "is_original_qwen3_reranker; of prompts: default_prompt_name; and of attention: "
-          "is_causal."),
+          "is_original_qwen3_reranker; of prompts: default_prompt_name; of attention: is_causal; "
+          "and "
+          "of the model: rope_parameters or rope_scaling, rope_theta, max_position_embeddings and "
+          "other keys that are read. Of a GGUF file: what says how positions are rotated, and "
+          "max_position_embeddings."),
       integer<&Config::max_client_batch_size>(
           "max-client-batch-size",
           "model",

@@ -10,6 +10,7 @@
 #include "engine/rank/model_rank.h"
 #include "engine/weights/device_upload.h"
 #include "engine/weights/gguf_parse.h"
+#include "engine/weights/override_keys.h"
 #include "engine/weights/weight_store.h"
 
 namespace sluice {
@@ -153,9 +154,13 @@ Expected<PlannedDraft> open_draft(const Config& config,
   const bool is_mtp = spec.model_kind == SpecConfig::ModelKind::kMtp;
   const bool is_head = is_first || is_mtp || spec.model_kind == SpecConfig::ModelKind::kEagle3;
   const std::string& path = spec.model.empty() ? config.model : spec.model;
+  // What is put over the model's keys is meant for its own module too.
+  SLUICE_TRY(const std::string overrides,
+             model_overrides(path == config.model ? config.hf_overrides : std::string()));
   SLUICE_TRY(
       planned.checkpoint,
-      Checkpoint::open(path, format, is_mtp ? CheckpointPart::kNextToken : CheckpointPart::kModel));
+      Checkpoint::open(
+          path, format, is_mtp ? CheckpointPart::kNextToken : CheckpointPart::kModel, overrides));
   if (is_head && config.pipeline_parallel_size > 1) {
     return unsupported("a head reads the states of all layers, which several stages have: found "
                        "--pipeline-parallel-size " +

@@ -60,7 +60,8 @@ std::string fingerprint_of(const Checkpoint& checkpoint,
       std::string(version()) + "|" + build_id() + "|" + plan.processor + "|" +
       std::to_string(config.activation_bits) + "|" + std::string(to_string(plan.kv_dtype)) + "|" +
       std::to_string(with_headers(checkpoint, content)) + rope_variant(model, plan) +
-      (model.is_encoder ? "|both ways" : "") + suppressed_tokens(model);
+      (model.is_encoder ? "|both ways" : "") + suppressed_tokens(model) +
+      (checkpoint.overrides().empty() ? "" : "|with " + checkpoint.overrides());
   return name_of(key);
 }
 

@@ -10,6 +10,7 @@
 #include "engine/tokenizer/tokenizer.h"
 #include "engine/weights/causal_flags.h"
 #include "engine/weights/checkpoint.h"
+#include "engine/weights/override_keys.h"
 #include "scheduler/row_times.h"
 
 namespace sluice {
@@ -34,8 +35,10 @@ std::string row_times_text(const Config& config) {
 
 Expected<std::string> inspect_model(const Config& config, bool all_tensors) {
   SLUICE_TRY_VOID(causal_override(config).map([](const auto&) {}));
-  SLUICE_TRY(const std::unique_ptr<Checkpoint> checkpoint,
-             Checkpoint::open(config.model, load_format(config)));
+  SLUICE_TRY(const std::string overrides, model_overrides(config.hf_overrides));
+  SLUICE_TRY(
+      const std::unique_ptr<Checkpoint> checkpoint,
+      Checkpoint::open(config.model, load_format(config), CheckpointPart::kModel, overrides));
   std::string text = checkpoint->describe(all_tensors);
   const Expected<PlannedDevices> planned = plan_on_devices(config);
   text += "\n";

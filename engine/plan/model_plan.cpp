@@ -18,6 +18,7 @@
 #include "engine/weights/causal_flags.h"
 #include "engine/weights/device_upload.h"
 #include "engine/weights/gguf_parse.h"
+#include "engine/weights/override_keys.h"
 #include "kvcache/store/kv_storage.h"
 
 namespace sluice {
@@ -506,7 +507,10 @@ void plan_stage(const Config& config,
 Expected<PlannedModel> plan_model(const Config& config, const PlanTarget& target) {
   SLUICE_TRY_VOID(check_ranks(config, target));
   PlannedModel planned;
-  SLUICE_TRY(planned.checkpoint, Checkpoint::open(config.model, load_format(config)));
+  SLUICE_TRY(const std::string overrides, model_overrides(config.hf_overrides));
+  SLUICE_TRY(
+      planned.checkpoint,
+      Checkpoint::open(config.model, load_format(config), CheckpointPart::kModel, overrides));
   SLUICE_TRY(planned.spec, find_model_spec(*planned.checkpoint));
   SLUICE_TRY(const std::optional<bool> is_causal, causal_override(config));
   if (is_causal) planned.checkpoint->override_causal(*is_causal);

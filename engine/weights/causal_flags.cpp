@@ -1,47 +1,21 @@
 // SPDX-License-Identifier: Apache-2.0
 #include "engine/weights/causal_flags.h"
 
-#include <algorithm>
-#include <iterator>
 #include <nlohmann/json.hpp>
-#include <string_view>
 
 #include "engine/core/config.h"
 #include "engine/tokenizer/files/json_parts.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/file_spec.h"
 #include "engine/weights/gguf_parse.h"
+#include "engine/weights/override_keys.h"
 
 namespace sluice {
 namespace {
 
 using Json = nlohmann::json;
 
-constexpr std::string_view kKnown[] = {"architectures",
-                                       "is_causal",
-                                       "default_prompt_name",
-                                       "is_matryoshka",
-                                       "matryoshka_dimensions",
-                                       "classifier_from_token",
-                                       "method",
-                                       "is_original_qwen3_reranker"};
-
 }  // namespace
-
-Expected<Json> parse_overrides(const std::string& text) {
-  Json overrides = Json::parse(text, nullptr, /*allow_exceptions=*/false);
-  if (!overrides.is_object()) {
-    return make_error(
-        ErrorCode::kInvalidArgument, "--hf-overrides must be a JSON object", "hf-overrides");
-  }
-  for (const auto& [name, value] : overrides.items()) {
-    if (std::ranges::find(kKnown, name) != std::end(kKnown)) continue;
-    return make_error(ErrorCode::kUnsupported,
-                      "--hf-overrides: " + in_quotes(name) + " is not supported",
-                      "hf-overrides");
-  }
-  return overrides;
-}
 
 Expected<std::optional<bool>> causal_override(const Config& config) {
   if (config.hf_overrides.empty()) return std::optional<bool>();

@@ -5,7 +5,6 @@
 
 #include <nlohmann/json_fwd.hpp>
 #include <optional>
-#include <string>
 
 #include "engine/core/status.h"
 
@@ -13,10 +12,6 @@ namespace sluice {
 
 struct Config;
 class Checkpoint;
-
-// Returns the object of --hf-overrides. kInvalidArgument: the text is none. kUnsupported names a
-// key that nothing reads.
-Expected<nlohmann::json> parse_overrides(const std::string& text);
 
 // Returns is_causal of --hf-overrides; none: it is not there. kInvalidArgument: it is no boolean,
 // or the flag no object.

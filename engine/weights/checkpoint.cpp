@@ -13,6 +13,7 @@
 
 #include "engine/core/log.h"
 #include "engine/tokenizer/files/named_templates.h"
+#include "engine/weights/config_overrides.h"
 #include "engine/weights/describe_gguf.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/gguf_split.h"
@@ -157,6 +158,13 @@ class GgufCheckpoint final : public Checkpoint {
     }
   }
 
+  // Puts keys over the file's; after index().
+  Expected<void> put_over(const std::string& overrides) {
+    overrides_ = overrides;
+    const bool has_rope_tensors = has("rope_freqs.weight") || has("rope_factors_long.weight");
+    return override_metadata(overrides, has_rope_tensors, metadata_);
+  }
+
   [[nodiscard]] std::vector<CheckpointFile> files() const override {
     std::vector<CheckpointFile> files;
     for (const auto& part : parts_) {
@@ -216,11 +224,12 @@ void take_gguf_metadata(const GgufFile& file, std::string_view architecture, Met
 
 Expected<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path,
                                                        LoadFormat format,
-                                                       CheckpointPart part) {
+                                                       CheckpointPart part,
+                                                       const std::string& overrides) {
   struct stat status {};
 
   if (stat(path.c_str(), &status) == 0 && S_ISDIR(status.st_mode))
-    return open_hf_checkpoint(path, format, part);
+    return open_hf_checkpoint(path, format, part, overrides);
   if (format == LoadFormat::kDummy) {
     return make_error(ErrorCode::kInvalidArgument,
                       path +
@@ -228,17 +237,19 @@ Expected<std::unique_ptr<Checkpoint>> Checkpoint::open(const std::string& path,
                           "config.json",
                       "load-format");
   }
-  return open_gguf_checkpoint(path, part);
+  return open_gguf_checkpoint(path, part, overrides);
 }
 
 Expected<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(const std::string& path,
-                                                           CheckpointPart part) {
+                                                           CheckpointPart part,
+                                                           const std::string& overrides) {
   SLUICE_TRY(auto parts, open_gguf_parts(path));
   SLUICE_TRY(const std::string_view name, parts.front()->get_string("general.architecture"));
   std::string architecture(name);
   auto checkpoint =
       std::make_unique<GgufCheckpoint>(path, std::move(parts), std::move(architecture), part);
   SLUICE_TRY_VOID(checkpoint->index());
+  SLUICE_TRY_VOID(checkpoint->put_over(overrides));
   return checkpoint;
 }
 

@@ -48,10 +48,12 @@ class Checkpoint {
   // Opens a GGUF file, any part of a split one, or a directory with config.json and weight files
   // (weight_files.h).
   // kUnsupported or kDataLoss with one line "file: field: found X, expected Y". There are no
-  // tensors of kNextToken if there is no module.
+  // tensors of kNextToken if there is no module. `overrides`: see model_overrides(), whose errors
+  // are then possible too.
   static Expected<std::unique_ptr<Checkpoint>> open(const std::string& path,
                                                     LoadFormat format = LoadFormat::kAuto,
-                                                    CheckpointPart part = CheckpointPart::kModel);
+                                                    CheckpointPart part = CheckpointPart::kModel,
+                                                    const std::string& overrides = {});
   virtual ~Checkpoint() = default;
   Checkpoint(const Checkpoint&) = delete;
   Checkpoint& operator=(const Checkpoint&) = delete;
@@ -72,6 +74,9 @@ class Checkpoint {
   void override_causal(bool is_causal) {
     metadata_.set("attention.causal", "--hf-overrides: is_causal", is_causal);
   }
+
+  // What was put over the files' own keys, as model_overrides() writes it; empty: nothing.
+  [[nodiscard]] const std::string& overrides() const { return overrides_; }
 
   [[nodiscard]] bool is_dummy() const { return is_dummy_; }
 
@@ -120,6 +125,7 @@ class Checkpoint {
   std::string architecture_;
   const FileSpec* file_spec_ = nullptr;
   Metadata metadata_;
+  std::string overrides_;
   bool is_dummy_ = false;
   WeightFormat dummy_format_ = WeightFormat::kBF16;
   std::vector<int64_t> id_offsets_;
@@ -133,9 +139,12 @@ class Checkpoint {
 };
 
 Expected<std::unique_ptr<Checkpoint>> open_gguf_checkpoint(
-    const std::string& path, CheckpointPart part = CheckpointPart::kModel);
+    const std::string& path,
+    CheckpointPart part = CheckpointPart::kModel,
+    const std::string& overrides = {});
 Expected<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::string& directory,
                                                          LoadFormat format,
-                                                         CheckpointPart part);
+                                                         CheckpointPart part,
+                                                         const std::string& overrides);
 
 }  // namespace sluice

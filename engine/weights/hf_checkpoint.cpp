@@ -133,7 +133,8 @@ class HfCheckpoint final : public Checkpoint {
                HfConfig config,
                std::vector<MappedFile> config_files,
                LoadFormat format,
-               CheckpointPart part)
+               CheckpointPart part,
+               const std::string& overrides)
       : Checkpoint(directory, CheckpointKind::kHuggingFace, std::move(config.model_type)),
         part_(part),
         is_wrapper_(config.is_wrapper),
@@ -145,6 +146,7 @@ class HfCheckpoint final : public Checkpoint {
     if (file_spec_ != nullptr) experts_ = file_spec_->experts;
     metadata_ = std::move(config.metadata);
     metadata_.set("tied_embeddings", "tie_word_embeddings", config.tied_embeddings);
+    overrides_ = overrides;
     is_dummy_ = format == LoadFormat::kDummy;
     dummy_format_ = quantization_.usual_format();
     num_configs_ = config_files.size();
@@ -398,10 +400,11 @@ std::string HfCheckpoint::describe(bool all_tensors) const {
 
 Expected<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::string& directory,
                                                          LoadFormat format,
-                                                         CheckpointPart part) {
+                                                         CheckpointPart part,
+                                                         const std::string& overrides) {
   const std::string config_path = directory + "/config.json";
   SLUICE_TRY(MappedFile file, MappedFile::open(config_path));
-  SLUICE_TRY(HfConfig config, parse_hf_config(file.bytes(), config_path));
+  SLUICE_TRY(HfConfig config, parse_hf_config(file.bytes(), config_path, overrides));
   std::vector<MappedFile> files;
   files.push_back(std::move(file));
   std::error_code error;
@@ -413,8 +416,8 @@ Expected<std::unique_ptr<Checkpoint>> open_hf_checkpoint(const std::string& dire
                parse_hf_quant_config(quantization_file.bytes(), path, known.usual_method));
     files.push_back(std::move(quantization_file));
   }
-  auto checkpoint =
-      std::make_unique<HfCheckpoint>(directory, std::move(config), std::move(files), format, part);
+  auto checkpoint = std::make_unique<HfCheckpoint>(
+      directory, std::move(config), std::move(files), format, part, overrides);
   if (checkpoint->is_dummy()) return checkpoint;
   // find_model_spec() refuses an unknown family by its name, whatever its tensors are.
   Expected<void> read = checkpoint->read_tensors();

@@ -7,10 +7,12 @@
 #include <variant>
 
 #include "engine/tokenizer/files/json_parts.h"
+#include "engine/weights/config_overrides.h"
 #include "engine/weights/file_spec.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/hf_layer_lists.h"
 #include "engine/weights/hf_required.h"
+#include "engine/weights/hf_rows.h"
 #include "engine/weights/json_file.h"
 #include "engine/weights/quant_methods.h"
 
@@ -21,221 +23,30 @@ using Json = nlohmann::json;
 
 constexpr size_t kMaxArray = 1 << 16;
 
-// A key of metadata.h and its equivalent keys in the file; the first present one wins.
-struct Row {
-  const char* key;
-  const char* spellings[7] = {};
-};
-
-constexpr Row kRows[] = {
-    {"block_count", {"num_hidden_layers", "n_layer", "n_layers", "num_layers"}},
-    {"embedding_length", {"hidden_size", "n_embd", "n_embed", "d_model", "dim"}},
-    {"feed_forward_length",
-     {"block_ff_dim",
-      "intermediate_size_mlp",
-      "intermediate_size",
-      "n_inner",
-      "ffn_dim",
-      "ffn_hidden_size",
-      "hidden_dim"}},
-    {"intermediate_size", {"intermediate_size"}},
-    {"attention.head_count", {"num_attention_heads", "n_head", "n_heads"}},
-    {"attention.head_count_kv", {"num_key_value_heads", "num_attention_groups"}},
-    {"attention.key_length", {"head_dim", "attention_head_dim"}},
-    {"context_length",
-     {"max_position_embeddings", "max_trained_positions", "n_positions", "seq_length", "max_seq_len", "model_max_length"}},
-    {"trained_positions", {"max_position_embeddings"}},
-    {"vocab_size", {"vocab_size"}},
-    {"attention.layer_norm_epsilon", {"layer_norm_eps", "norm_eps", "layer_norm_epsilon", "norm_epsilon"}},
-    {"attention.layer_norm_rms_epsilon",
-     {"rms_norm_eps", "layer_norm_epsilon", "norm_eps", "layernorm_epsilon"}},
-    {"attention.sliding_window", {"sliding_window", "attention_chunk_size", "local_attention"}},
-    {"attention.sliding_window_pattern",
-     {"sliding_window_pattern",
-      "_sliding_window_pattern",
-      "global_attn_every_n_layers",
-      "hybrid_layer_pattern"}},
-    {"attention.sliding_window_before", {"sliding_window_size"}},
-    {"attention.head_count_swa", {"swa_num_attention_heads", "num_sliding_attention_heads"}},
-    {"attention.head_count_kv_swa", {"swa_num_key_value_heads"}},
-    {"attention.key_length_swa", {"swa_head_dim"}},
-    {"attention.value_length_swa", {"swa_v_head_dim"}},
-    {"attention.value_scale", {"attention_value_scale"}},
-    {"attention.scale", {"attention_multiplier"}},
-    {"attention.q_lora_rank", {"q_lora_rank"}},
-    {"attention.kv_lora_rank", {"kv_lora_rank"}},
-    {"attention.nope_length", {"qk_nope_head_dim"}},
-    {"attention.value_length_mla", {"v_head_dim"}},
-    {"attention.indexer.head_count", {"index_n_heads"}},
-    {"attention.indexer.key_length", {"index_head_dim"}},
-    {"attention.indexer.top_k", {"index_topk"}},
-    {"rope_interleave", {"rope_interleave"}},
-    {"expert_choice_method", {"topk_method"}},
-    {"attn_logit_softcapping", {"attn_logit_softcapping"}},
-    {"final_logit_softcapping", {"final_logit_softcapping"}},
-    {"query_pre_attn_scalar", {"query_pre_attn_scalar"}},
-    {"embedding_scale", {"embedding_multiplier", "scale_emb"}},
-    {"residual_scale", {"residual_multiplier"}},
-    {"depth_scale", {"scale_depth"}},
-    {"logit_base", {"dim_model_base"}},
-    {"expert_score",
-     {"score_function",
-      "scoring_func",
-      "score_func",
-      "moe_router_activation_func",
-      "moe_router_activation"}},
-    {"logit_scale", {"logits_scaling"}},
-    {"expert_count", {"num_experts", "num_local_experts", "n_routed_experts", "moe_num_experts"}},
-    {"expert_used_count",
-     {"num_experts_per_tok",
-      "experts_per_token",
-      "moe_k",
-      "moe_topk",
-      "top_k_experts",
-      "moe_top_k",
-      "num_experts_per_token"}},
-    {"expert_feed_forward_length", {"moe_intermediate_size"}},
-    {"expert_weights_norm",
-     {"norm_topk_prob", "norm_expert_weight", "moe_normalize_expert_weights", "moe_renormalize"}},
-    {"expert_weights_scale",
-     {"routed_scaling_factor",
-      "router_scaling_factor",
-      "route_scale",
-      "moe_router_scaling_factor"}},
-    {"expert_shared_count", {"n_shared_experts", "moe_num_shared_experts", "num_shared_experts"}},
-    {"expert_shared_feed_forward_length",
-     {"shared_expert_intermediate_size",
-      "shared_intermediate_size",
-      "share_expert_dim",
-      "moe_shared_expert_intermediate_size"}},
-    {"moe_latent_size", {"moe_latent_size"}},
-    {"swiglu_clamp_exp", {"swiglu_limits"}},
-    {"swiglu_clamp_shexp", {"swiglu_limits_shared"}},
-    {"expert_group_count", {"n_group", "num_expert_group"}},
-    {"expert_group_used_count", {"topk_group"}},
-    {"leading_dense_block_count",
-     {"first_k_dense_replace", "moe_layer_start_index", "num_dense_layers"}},
-    {"interleave_moe_layer_step", {"moe_layer_interval", "interleave_moe_layer_step"}},
-    {"last_moe_layer", {"moe_layer_end_index"}},
-    {"moe_every_n_layers", {"moe_every_n_layers"}},
-    {"attention.qk_norm", {"use_qk_norm", "qk_layernorm"}},
-    {"attention.clamp_kqv", {"clip_qkv"}},
-    {"attention_out_bias", {"attention_out_bias"}},
-    {"expert_jitter", {"router_jitter_noise"}},
-    {"decoder_sparse_step", {"decoder_sparse_step"}},
-    {"full_attention_interval", {"full_attention_interval"}},
-    {"ffn_adjusts_width", {"block_auto_adjust_ff_dim"}},
-    {"ffn_width_factor", {"block_ffn_dim_multiplier"}},
-    {"ffn_width_unit", {"block_multiple_of"}},
-    {"expert_choice_bias", {"use_expert_bias"}},
-    {"attention.full_layers", {"full_attn_idxs", "attn_layer_indices"}},
-    {"ssm.conv_kernel", {"linear_conv_kernel_dim", "conv_L_cache", "mamba_d_conv", "conv_kernel"}},
-    {"ssm.state_size",
-     {"linear_key_head_dim", "mamba_d_state", "ssm_state_size", "linear_head_dim"}},
-    {"ssm.value_head_size", {"linear_value_head_dim", "mamba_d_head", "mamba_head_dim"}},
-    {"ssm.group_count", {"linear_num_key_heads", "mamba_n_groups", "n_groups", "linear_num_heads"}},
-    {"ssm.time_step_rank", {"linear_num_value_heads", "mamba_n_heads", "mamba_num_heads"}},
-    {"ssm.expand", {"mamba_expand"}},
-    {"ssm.step_limits", {"time_step_limit"}},
-    {"ssm.activation", {"mamba_hidden_act"}},
-    {"ssm.doubles_beta", {"linear_allow_neg_eigval"}},
-    {"ssm.inner_size", {"mamba_d_ssm"}},
-    {"ssm.has_norm", {"mamba_rms_norm"}},
-    {"ssm.norm_before_gate", {"mamba_norm_before_gate"}},
-    {"ssm.scales", {"ssm_multipliers"}},
-    {"ssm.input_scale", {"ssm_in_multiplier"}},
-    {"ssm.output_scale", {"ssm_out_multiplier"}},
-    {"attention.input_scale", {"attention_in_multiplier"}},
-    {"attention.output_scale", {"attention_out_multiplier"}},
-    {"attention.key_scale", {"key_multiplier"}},
-    {"ffn_scales", {"mlp_multipliers"}},
-    {"no_rope_layers", {"no_rope_layers"}},
-    {"attention.lacks_positions", {"mla_use_nope"}},
-    {"no_rope_layer_interval", {"no_rope_layer_interval"}},
-    {"use_sliding_window", {"use_sliding_window"}},
-    {"max_window_layers", {"max_window_layers"}},
-    {"hidden_act",
-     {"hidden_activation", "hidden_act", "activation_function", "mlp_hidden_act", "activation"}},
-    {"use_parallel_residual", {"use_parallel_residual"}},
-    {"post_norms", {"use_post_norm"}},
-    {"embedding_width", {"word_embed_proj_dim"}},
-    {"attention_bias", {"attention_bias", "use_bias", "use_qkv_bias"}},
-    {"mlp_bias", {"mlp_bias"}},
-    {"attention.sees_behind", {"use_bidirectional_attention"}},
-    {"attention.causal", {"is_causal"}},
-    {"is_decoder", {"is_decoder"}},
-    {"class_names", {"architectures"}},
-    {"head.vocab_size", {"draft_vocab_size"}},
-    {"head.target_hidden_size", {"target_hidden_size"}},
-    {"head.norm_before_residual", {"norm_before_residual"}},
-    {"logit_multiplier", {"logit_scale", "lm_head_multiplier"}},
-    {"mup_enabled", {"mup_enabled"}},
-    {"position_embedding_type", {"position_embedding_type"}},
-    {"feed_forward_type", {"feed_forward_type"}},
-    {"padding_token_id", {"pad_token_id"}},
-    {"attention.full_key_length", {"global_head_dim"}},
-    {"attention.full_head_count_kv", {"num_global_key_value_heads"}},
-    {"attention.values_are_keys", {"attention_k_eq_v"}},
-    {"attention.shared_kv_layers", {"num_kv_shared_layers"}},
-    {"ffn_doubles_width", {"use_double_wide_mlp"}},
-    {"has_experts", {"enable_moe_block"}},
-    {"embedding_length_per_layer_input", {"hidden_size_per_layer_input"}},
-    {"vocab_size_per_layer_input", {"vocab_size_per_layer_input"}},
-    {"attention.temperature_tuning", {"attn_temperature_tuning"}},
-    {"attention.temperature_scale", {"attn_scale"}},
-    {"attention.temperature_length", {"floor_scale"}},
-};
-
-constexpr Row kRopeRows[] = {
-    {"rope.freq_base", {"rope_theta", "rotary_emb_base", "global_rope_theta"}},
-    {"rope.freq_base_swa", {"swa_rope_theta", "local_rope_theta"}},
-    {"rope.dimension_count", {"rotary_dim", "qk_rope_head_dim"}},
-    {"rope.scaling.type", {"rope_type", "type"}},
-    {"rope.scaling.factor", {"factor"}},
-    {"rope.scaling.low_freq_factor", {"low_freq_factor"}},
-    {"rope.scaling.high_freq_factor", {"high_freq_factor"}},
-    {"rope.scaling.original_context_length", {"original_max_position_embeddings"}},
-    {"rope.scaling.yarn_beta_fast", {"beta_fast"}},
-    {"rope.scaling.yarn_beta_slow", {"beta_slow"}},
-    {"rope.scaling.mscale", {"mscale"}},
-    {"rope.scaling.mscale_all_dim", {"mscale_all_dim"}},
-    {"rope.scaling.truncate", {"truncate"}},
-    {"rope.scaling.alpha", {"alpha"}},
-    {"attention.temperature_scale", {"llama_4_scaling_beta"}},
-    {"rope.scaling.attention_factor", {"attention_factor"}},
-    {"rope.scaling.attn_factor", {"attention_factor"}},
-    {"rope.scaling.yarn_attn_factor", {"attn_factor"}},
-    {"rope.scaling.short_factor", {"short_factor"}},
-    {"rope.scaling.long_factor", {"long_factor"}},
-    {"rope.scaling.short_scale", {"short_mscale"}},
-    {"rope.scaling.long_scale", {"long_mscale"}},
-    {"partial_rotary_factor", {"partial_rotary_factor", "rotary_pct"}},
-};
-
 // Falcon's, in its newer layout alone.
-constexpr Row kNewLayoutRows[] = {{"attention.head_count_kv", {"num_kv_heads"}}};
+constexpr HfRow kNewLayoutRows[] = {{"attention.head_count_kv", {"num_kv_heads"}}};
 
 // What windowed layers have otherwise.
-constexpr Row kOtherAttentionRows[] = {
+constexpr HfRow kOtherAttentionRows[] = {
     {"attention.head_count_swa", {"num_attention_heads"}},
     {"attention.head_count_kv_swa", {"num_attention_groups"}},
 };
 
 // Kimi-Linear's delta layers.
-constexpr Row kLinearAttentionRows[] = {
+constexpr HfRow kLinearAttentionRows[] = {
     {"ssm.state_size", {"head_dim"}},
     {"ssm.group_count", {"num_heads"}},
     {"ssm.conv_kernel", {"short_conv_kernel_size"}},
 };
 
 // DBRX's attention and experts.
-constexpr Row kAttentionRows[] = {
+constexpr HfRow kAttentionRows[] = {
     {"attention.head_count_kv", {"kv_n_heads"}},
     {"attention.clamp_kqv", {"clip_qkv"}},
     {"rope.freq_base", {"rope_theta"}},
 };
 
-constexpr Row kExpertRows[] = {
+constexpr HfRow kExpertRows[] = {
     {"feed_forward_length", {"ffn_hidden_size"}},
     {"expert_count", {"moe_num_experts"}},
     {"expert_used_count", {"moe_top_k"}},
@@ -243,12 +54,12 @@ constexpr Row kExpertRows[] = {
     {"hidden_act", {"name"}},
 };
 
-constexpr Row kLocalRopeRows[] = {
+constexpr HfRow kLocalRopeRows[] = {
     {"rope.freq_base_swa", {"rope_theta"}},
     {"partial_rotary_factor_swa", {"partial_rotary_factor"}},
 };
 
-constexpr Row kEagleRows[] = {
+constexpr HfRow kEagleRows[] = {
     {"head.layers", {"eagle_aux_hidden_state_layer_ids"}},
     {"head.norm_before_residual", {"norm_before_residual"}},
 };
@@ -283,7 +94,7 @@ MetadataValue value_of(const Json& json) {
 }
 
 // Some files list the experts' sizes by layer; equal ones are those of all layers.
-const Json& the_only_value(const Row& row, const Json& value) {
+const Json& the_only_value(const HfRow& row, const Json& value) {
   const bool may_be_listed = std::string_view(row.key).starts_with("expert_");
   if (!may_be_listed || !value.is_array() || value.empty()) return value;
   const auto is_first = [&value](const Json& each) { return each == value.front(); };
@@ -292,10 +103,10 @@ const Json& the_only_value(const Row& row, const Json& value) {
 
 template <size_t N>
 void take_rows(const Json& object,
-               const Row (&rows)[N],
+               const HfRow (&rows)[N],
                const std::string& place,
                Metadata& metadata) {
-  for (const Row& row : rows) {
+  for (const HfRow& row : rows) {
     for (const char* spelling : row.spellings) {
       const Json* found = spelling == nullptr ? nullptr : json_field(object, spelling);
       if (found == nullptr) continue;
@@ -306,7 +117,7 @@ void take_rows(const Json& object,
 }
 
 void take_common_rows(const Json& config, Metadata& metadata) {
-  take_rows(config, kRows, "", metadata);
+  take_rows(config, kHfRows, "", metadata);
   const Json* newer = json_field(config, "new_decoder_architecture");
   if (newer != nullptr && *newer == true) take_rows(config, kNewLayoutRows, "", metadata);
 }
@@ -315,7 +126,7 @@ void take_common_rows(const Json& config, Metadata& metadata) {
 template <size_t N>
 void take_rows_of(const Json& parent,
                   const std::string& name,
-                  const Row (&rows)[N],
+                  const HfRow (&rows)[N],
                   Metadata& metadata) {
   const Json* object = json_field(parent, name);
   if (object != nullptr && object->is_object()) take_rows(*object, rows, name + ".", metadata);
@@ -337,15 +148,15 @@ void take_halves(const Json& config, Metadata& metadata) {
 
 // The key of metadata.h that this spelling of config.json has.
 const char* key_of(std::string_view spelling) {
-  const auto is_it = [spelling](const Row& row) {
+  const auto is_it = [spelling](const HfRow& row) {
     return std::ranges::any_of(row.spellings, [spelling](const char* each) {
       return each != nullptr && each == spelling;
     });
   };
-  const Row* const row = std::find_if(std::begin(kRows), std::end(kRows), is_it);
-  if (row != std::end(kRows)) return row->key;
-  const Row* const rope = std::find_if(std::begin(kRopeRows), std::end(kRopeRows), is_it);
-  CHECK(rope != std::end(kRopeRows));
+  const HfRow* const row = std::find_if(std::begin(kHfRows), std::end(kHfRows), is_it);
+  if (row != std::end(kHfRows)) return row->key;
+  const HfRow* const rope = std::find_if(std::begin(kHfRopeRows), std::end(kHfRopeRows), is_it);
+  CHECK(rope != std::end(kHfRopeRows));
   return rope->key;
 }
 
@@ -413,7 +224,7 @@ void rename_rope_type(const FileSpec& spec, Metadata& metadata) {
 }
 
 void take_rope(const Json& config, Metadata& metadata) {
-  take_rows(config, kRopeRows, "", metadata);  // the old spelling is partly at the top level
+  take_rows(config, kHfRopeRows, "", metadata);  // the old spelling is partly at the top level
   if (const Json* local = json_field(config, "rope_local_base_freq"); local != nullptr) {
     metadata.set("rope.freq_base_swa", "rope_local_base_freq", value_of(*local));
   }
@@ -421,9 +232,9 @@ void take_rope(const Json& config, Metadata& metadata) {
     const Json* rope = json_field(config, name);
     if (rope == nullptr || !rope->is_object()) continue;
     const std::string place = std::string(name) + ".";
-    take_rows(*rope, kRopeRows, place, metadata);
+    take_rows(*rope, kHfRopeRows, place, metadata);
     if (const Json* full = json_field(*rope, "full_attention"); full && full->is_object()) {
-      take_rows(*full, kRopeRows, place + "full_attention.", metadata);
+      take_rows(*full, kHfRopeRows, place + "full_attention.", metadata);
     }
     const Json* sliding = json_field(*rope, "sliding_attention");
     if (sliding == nullptr || !sliding->is_object()) continue;
@@ -485,7 +296,9 @@ const Json* type_of(const Json& root, const Json& config) {
   return own == nullptr || std::ranges::any_of(kOtherWrappers, is_it) ? whole : own;
 }
 
-Expected<Json> parse_object(std::span<const std::byte> json, const std::string& file_name) {
+Expected<Json> parse_object(std::span<const std::byte> json,
+                            const std::string& file_name,
+                            const std::string& overrides = {}) {
   if (json.size() > kMaxConfigBytes) {
     return wrong_file(file_name, "file", std::to_string(json.size()) + " bytes", "at most 64 MiB");
   }
@@ -495,6 +308,7 @@ Expected<Json> parse_object(std::span<const std::byte> json, const std::string& 
     return wrong_file(file_name, "file", "values nested deeper than 16", "a configuration");
   Json root = Json::parse(text, nullptr, false);
   if (!root.is_object()) return wrong_file(file_name, "file", "no JSON object", "a JSON object");
+  SLUICE_TRY_VOID(override_config(overrides, root));
   return root;
 }
 
@@ -514,12 +328,14 @@ Expected<void> take_unlike_layers(const Json& config, Metadata& metadata) {
 
 }  // namespace
 
-Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::string& file_name) {
+Expected<HfConfig> parse_hf_config(std::span<const std::byte> json,
+                                   const std::string& file_name,
+                                   const std::string& overrides) {
   const auto fail =
       [&](const std::string& field, const std::string& found, const std::string& expected) {
         return wrong_file(file_name, field, found, expected);
       };
-  SLUICE_TRY(const Json root, parse_object(json, file_name));
+  SLUICE_TRY(const Json root, parse_object(json, file_name, overrides));
   const Json* const nested = text_config_of(root);
   const Json& config = nested != nullptr ? *nested : root;
 

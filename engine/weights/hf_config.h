@@ -24,8 +24,11 @@ struct HfConfig {
 };
 
 // kDataLoss with one line "file: field: found X, expected Y". Scalars of the wrong type are
-// detected when their keys are read.
-Expected<HfConfig> parse_hf_config(std::span<const std::byte> json, const std::string& file_name);
+// detected when their keys are read. `overrides`: put over the file's keys, see override_config(),
+// whose errors are then possible too.
+Expected<HfConfig> parse_hf_config(std::span<const std::byte> json,
+                                   const std::string& file_name,
+                                   const std::string& overrides = {});
 
 // Parses a file of its own for the quantization, beside a config.json without one. The same errors,
 // and those of read_quantization(), which has `usual_method`.

@@ -33,6 +33,10 @@ void Metadata::set(std::string_view key, std::string place, MetadataValue value)
   entries_.insert_or_assign(std::string(key), Entry{std::move(place), std::move(value)});
 }
 
+void Metadata::erase_all(std::string_view start) {
+  std::erase_if(entries_, [start](const auto& entry) { return entry.first.starts_with(start); });
+}
+
 void Metadata::shorten_lists(uint64_t from, uint64_t to) {
   for (auto& [key, entry] : entries_) {
     auto* const list = std::get_if<std::vector<double>>(&entry.value);

@@ -25,6 +25,9 @@ class Metadata {
   // `place`: the field as the file spells it, for messages.
   void set(std::string_view key, std::string place, MetadataValue value);
 
+  // Forgets every key that begins so.
+  void erase_all(std::string_view start);
+
   [[nodiscard]] bool has(std::string_view key) const { return entries_.contains(key); }
 
   // Cuts every list of `from` numbers to its first `to`, which are fewer.

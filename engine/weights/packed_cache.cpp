@@ -285,6 +285,7 @@ Expected<void> make_room(const std::string& folder,
 PackedKey packed_key(const Checkpoint& checkpoint, const ArenaLayout& layout) {
   PackedKey key{.layout = layout};
   key.build = hash_of(build_id(), hash_of(version()));
+  if (!checkpoint.overrides().empty()) key.source = hash_of(checkpoint.overrides());
   for (const CheckpointFile& file : checkpoint.files()) {
     const FileIdentity& identity = file.identity;
     const int64_t numbers[] = {static_cast<int64_t>(identity.inode),

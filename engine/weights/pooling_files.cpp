@@ -17,6 +17,7 @@
 #include "engine/weights/file_spec.h"
 #include "engine/weights/gguf_parse.h"
 #include "engine/weights/json_file.h"
+#include "engine/weights/override_keys.h"
 #include "engine/weights/sentence_files.h"
 #include "engine/weights/sentence_modules.h"
 

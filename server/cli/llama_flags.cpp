@@ -11,13 +11,15 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::string_view kOurs = "--speculative-config";
+constexpr std::string_view kSpeculation = "--speculative-config";
+constexpr std::string_view kOverrides = "--hf-overrides";
 
-enum class Meaning : uint8_t { kModel, kMost, kLeast };
+enum class Meaning : uint8_t { kModel, kMost, kLeast, kScaling, kScale, kInverse, kBase };
 
 struct FlagRow {
   std::string_view name;
   Meaning meaning;
+  const char* key = nullptr;  // of kScale: within rope_scaling
 };
 
 constexpr FlagRow kFlags[] = {
@@ -31,6 +33,13 @@ constexpr FlagRow kFlags[] = {
     {"--draft-min", Meaning::kLeast},
     {"--draft-n-min", Meaning::kLeast},
     {"--spec-draft-n-min", Meaning::kLeast},
+    {"--rope-scaling", Meaning::kScaling},
+    {"--rope-scale", Meaning::kScale, "factor"},
+    {"--rope-freq-scale", Meaning::kInverse},
+    {"--yarn-orig-ctx", Meaning::kScale, "original_max_position_embeddings"},
+    {"--yarn-beta-fast", Meaning::kScale, "beta_fast"},
+    {"--yarn-beta-slow", Meaning::kScale, "beta_slow"},
+    {"--rope-freq-base", Meaning::kBase},
 };
 
 // Flags without a value, and what they are here.
@@ -69,18 +78,66 @@ Expected<std::string> take_value(std::vector<std::string>& arguments, size_t at)
   return value;
 }
 
-Expected<void> set_key(const FlagRow& row, const std::string& value, Json& keys) {
+// The keys of both objects.
+struct JoinedKeys {
+  Json speculation = Json::object();
+  Json overrides = Json::object();
+  Json scaling = Json::object();  // of rope_scaling in the overrides
+  std::string_view scaled_by;     // the last flag that says how far
+};
+
+// The type of scaling, as llama-server names it, or vLLM's whole object.
+Expected<void> set_scaling(const std::string& value, JoinedKeys& keys) {
+  const Json whole = Json::parse(value, nullptr, /*allow_exceptions=*/false);
+  if (whole.is_object()) {
+    keys.scaling.update(whole);
+    return {};
+  }
+  if (value == "none" || value == "linear" || value == "yarn") {
+    keys.scaling["rope_type"] = value;
+    return {};
+  }
+  return make_error(
+      ErrorCode::kInvalidArgument,
+      "flag --rope-scaling must be none, linear, yarn or a JSON object, got \"" + value + "\"");
+}
+
+// Numbers that are not above zero are the file's own, as in llama-server.
+Expected<void> set_rotation(const FlagRow& row, const std::string& value, JoinedKeys& keys) {
+  if (row.meaning == Meaning::kScaling) return set_scaling(value, keys);
+  const Json number = Json::parse(value, nullptr, /*allow_exceptions=*/false);
+  if (!number.is_number()) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "flag " + std::string(row.name) + " must be a number, got \"" + value + "\"");
+  }
+  if (number.get<double>() <= 0) return {};
+  if (row.meaning == Meaning::kBase) {
+    keys.overrides["rope_theta"] = number;
+    return {};
+  }
+  keys.scaled_by = row.name;
+  if (row.meaning == Meaning::kInverse) {
+    keys.scaling["factor"] = 1 / number.get<double>();
+  } else {
+    keys.scaling[row.key] = number;
+  }
+  return {};
+}
+
+Expected<void> set_key(const FlagRow& row, const std::string& value, JoinedKeys& keys) {
   switch (row.meaning) {
     case Meaning::kModel:
-      keys["model"] = value;
+      keys.speculation["model"] = value;
       return {};
     case Meaning::kMost: {
       const Json number = Json::parse(value, nullptr, /*allow_exceptions=*/false);
-      keys["num_speculative_tokens"] = number.is_number() ? number : Json(value);
+      keys.speculation["num_speculative_tokens"] = number.is_number() ? number : Json(value);
       return {};
     }
     case Meaning::kLeast:
       break;
+    default:
+      return set_rotation(row, value, keys);
   }
   // Whether a short draft is worth its time is measured here.
   if (value == "0") return {};
@@ -89,11 +146,34 @@ Expected<void> set_key(const FlagRow& row, const std::string& value, Json& keys)
                         "\": how much is drafted follows from what it gains");
 }
 
+// Adds the keys to the object that `ours` is given, which may be none.
+Expected<void> join_into(std::string_view ours, Json keys, std::vector<std::string>& arguments) {
+  if (keys.empty()) return {};
+  for (size_t at = 0; at < arguments.size() && arguments[at] != "--";) {
+    if (arguments[at].substr(0, arguments[at].find('=')) != ours) {
+      ++at;
+      continue;
+    }
+    SLUICE_TRY(const std::string given, take_value(arguments, at));
+    Json whole = Json::parse(given, nullptr, /*allow_exceptions=*/false);
+    if (!whole.is_object()) {
+      return make_error(ErrorCode::kInvalidArgument,
+                        std::string(ours) + " must be a JSON object, got \"" + given + "\"");
+    }
+    whole.update(keys);
+    keys = std::move(whole);
+  }
+  const auto end = std::ranges::find(arguments, "--");
+  arguments.insert(
+      end, std::string(ours) + "=" + keys.dump(-1, ' ', false, Json::error_handler_t::replace));
+  return {};
+}
+
 }  // namespace
 
 Expected<void> join_llama_flags(std::vector<std::string>& arguments) {
   replace_kinds(arguments);
-  Json keys = Json::object();
+  JoinedKeys keys;
   for (size_t at = 0; at < arguments.size() && arguments[at] != "--";) {
     const std::string name = arguments[at].substr(0, arguments[at].find('='));
     const auto* row = std::ranges::find(kFlags, name, &FlagRow::name);
@@ -104,25 +184,14 @@ Expected<void> join_llama_flags(std::vector<std::string>& arguments) {
     SLUICE_TRY(const std::string value, take_value(arguments, at));
     SLUICE_TRY_VOID(set_key(*row, value, keys));
   }
-  if (keys.empty()) return {};
-  for (size_t at = 0; at < arguments.size() && arguments[at] != "--";) {
-    if (arguments[at].substr(0, arguments[at].find('=')) != kOurs) {
-      ++at;
-      continue;
-    }
-    SLUICE_TRY(const std::string given, take_value(arguments, at));
-    Json whole = Json::parse(given, nullptr, /*allow_exceptions=*/false);
-    if (!whole.is_object()) {
-      return make_error(ErrorCode::kInvalidArgument,
-                        std::string(kOurs) + " must be a JSON object, got \"" + given + "\"");
-    }
-    whole.update(keys);
-    keys = std::move(whole);
+  const bool has_type = keys.scaling.contains("rope_type") || keys.scaling.contains("type");
+  if (!keys.scaled_by.empty() && !has_type) {
+    return make_error(ErrorCode::kInvalidArgument,
+                      "flag " + std::string(keys.scaled_by) + " needs --rope-scaling");
   }
-  const auto end = std::ranges::find(arguments, "--");
-  arguments.insert(
-      end, std::string(kOurs) + "=" + keys.dump(-1, ' ', false, Json::error_handler_t::replace));
-  return {};
+  if (!keys.scaling.empty()) keys.overrides["rope_scaling"] = std::move(keys.scaling);
+  SLUICE_TRY_VOID(join_into(kSpeculation, std::move(keys.speculation), arguments));
+  return join_into(kOverrides, std::move(keys.overrides), arguments);
 }
 
 }  // namespace sluice

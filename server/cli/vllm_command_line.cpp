@@ -364,6 +364,10 @@ Expected<TranslatedCommandLine> translate_serve(const std::vector<std::string>& 
       of_model.dtype = &given;
     } else if (given.name == "quantization") {
       of_model.quantization = &given;
+    } else if (given.name == "rope-scaling") {
+      out.arguments.push_back("--rope-scaling=" + given.values.front());
+    } else if (given.name == "rope-theta") {
+      out.arguments.push_back("--rope-freq-base=" + given.values.front());
     } else if (given.name == "host") {
       listen.host = given.values.front();
     } else if (given.name == "port") {

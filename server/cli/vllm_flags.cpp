@@ -22,6 +22,8 @@ constexpr FlagRow kFlags[] = {
     {"runner", Values::kOne, Fate::kSame},
     {"convert", Values::kOne, Fate::kSame},
     {"hf-overrides", Values::kOne, Fate::kSame},
+    {"rope-scaling", Values::kOne, Fate::kApart},
+    {"rope-theta", Values::kOne, Fate::kApart},
     {"host", Values::kOne, Fate::kSame},
     {"port", Values::kOne, Fate::kSame},
     {"served-model-name", Values::kSome, Fate::kSame},

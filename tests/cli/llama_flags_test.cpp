@@ -46,6 +46,26 @@ TEST(LlamaFlags, AreAddedToTheObjectThatIsGiven) {
   }
 }
 
+TEST(LlamaFlags, OfRotationsBecomeKeysOfConfigJson) {
+  EXPECT_EQ(
+      joined({"serve", "--rope-scaling", "yarn", "--rope-scale=4", "--yarn-orig-ctx", "32768"}),
+      (Words{"serve",
+             R"(--hf-overrides={"rope_scaling":{"rope_type":"yarn","factor":4,)"
+             R"("original_max_position_embeddings":32768}})"}));
+  EXPECT_EQ(joined({"serve", "--hf-overrides={\"is_causal\":true}", "--rope-freq-base=5e5"}),
+            (Words{"serve", R"(--hf-overrides={"is_causal":true,"rope_theta":500000.0})"}));
+  EXPECT_EQ(
+      joined({"serve",
+              "--rope-freq-base",
+              "0",
+              "--rope-scaling=linear",
+              "--rope-freq-scale=0.25",
+              "--yarn-beta-fast=-1"}),
+      (Words{"serve", R"(--hf-overrides={"rope_scaling":{"rope_type":"linear","factor":4.0}})"}));
+  EXPECT_EQ(joined({"serve", "--rope-scaling", R"({"type":"linear","factor":2})"}),
+            (Words{"serve", R"(--hf-overrides={"rope_scaling":{"type":"linear","factor":2}})"}));
+}
+
 TEST(LlamaFlags, NothingElseIsTouched) {
   const Words words = {"chat", "m", "--seed", "3", "--", "--draft-max", "8"};
   EXPECT_EQ(joined(words), words);
@@ -59,6 +79,10 @@ TEST(LlamaFlags, ValuesWithoutMeaningAreRefusedByName) {
   EXPECT_NE(refused({"serve", "--draft-max=3", "--speculative-config", "ngram"})
                 .find("--speculative-config must be a JSON object"),
             std::string::npos);
+  EXPECT_NE(refused({"serve", "--rope-scale", "4"}).find("--rope-scale needs --rope-scaling"),
+            std::string::npos);
+  EXPECT_NE(refused({"serve", "--rope-scaling=spiral"}).find("got \"spiral\""), std::string::npos);
+  EXPECT_NE(refused({"serve", "--rope-freq-base=x"}).find("must be a number"), std::string::npos);
 }
 
 TEST(LlamaFlags, ReachTheConfig) {
@@ -72,6 +96,17 @@ TEST(LlamaFlags, ReachTheConfig) {
   ASSERT_TRUE(parsed.invocation);
   EXPECT_EQ(parsed.invocation->config.speculative_config,
             R"({"method":"suffix","num_speculative_tokens":6})");
+  const std::vector<const char*> older = {"vllm",
+                                          "serve",
+                                          "m",
+                                          "--rope-scaling",
+                                          R"({"rope_type":"linear","factor":2})",
+                                          "--rope-theta=5e5"};
+  const ParsedCommandLine of_vllm =
+      parse_command_line(static_cast<int>(older.size()), older.data());
+  ASSERT_TRUE(of_vllm.invocation);
+  EXPECT_EQ(of_vllm.invocation->config.hf_overrides,
+            R"({"rope_theta":500000.0,"rope_scaling":{"rope_type":"linear","factor":2}})");
 }
 
 }  // namespace

@@ -118,8 +118,8 @@ def check_a_strange_family_is_named_without_its_weights(folder):
 
 def check_an_override_that_nothing_reads_is_refused(folder):
     for command in (["serve", MODEL, "--dry-run"], ["inspect", MODEL]):
-        code, out, error = run(*command, "--hf-overrides", '{"rope_scaling": {"factor": 4}}')
-        assert code == 1 and '"rope_scaling" is not supported' in error and not out, (code, out, error)
+        code, out, error = run(*command, "--hf-overrides", '{"rope_scalling": {"factor": 4}}')
+        assert code == 1 and '"rope_scalling" is not supported' in error and not out, (code, out, error)
 
 
 def check_wrong_use_is_always_two(folder):

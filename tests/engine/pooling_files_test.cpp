@@ -331,7 +331,7 @@ TEST_F(PoolingFiles, VectorsAreCutWhereConfigSaysThatTheyMayBe) {
   write("config.json", "{}");
   config_.hf_overrides = R"({"is_matryoshka":true})";
   EXPECT_TRUE(info().is_matryoshka);
-  for (const char* wrong : {R"({"hidden_size":3})", "[]", "{"}) {
+  for (const char* wrong : {R"({"hiden_size":3})", "[]", "{"}) {
     config_.hf_overrides = wrong;
     EXPECT_NE(error().find("hf-overrides"), std::string::npos) << wrong;
   }
