@@ -278,7 +278,7 @@ TEST(WorkerCodec, ValuesThatNoStructureHasAreRefused) {
   const std::function<void(wire::Request&)> breaks[] = {
       [](wire::Request& r) { r.mutable_grammar()->set_kind(7); },
       [](wire::Request& r) { r.mutable_handoff()->set_kind(2); },
-      [](wire::Request& r) { r.mutable_handoff()->set_door(2); },
+      [](wire::Request& r) { r.mutable_handoff()->set_mode(2); },
       [](wire::Request& r) { r.mutable_handoff()->set_transfer("short"); },
       [](wire::Request& r) { r.mutable_handoff()->mutable_result()->set_key(""); },
       [](wire::Request& r) { r.set_age_ns(-1); },
