@@ -23,8 +23,7 @@ import urllib.parse
 
 import monitoring
 import promtool
-from router_cluster import free_port
-from server_process import SKIPPED, wait_until
+from server_process import SKIPPED, free_port, wait_until
 
 # Debian keeps a daemon's program where not every user looks.
 PATH = os.environ["PATH"] + os.pathsep + "/usr/sbin" + os.pathsep + "/sbin"

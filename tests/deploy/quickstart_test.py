@@ -8,11 +8,14 @@ import shutil
 import signal
 import socket
 import subprocess
+import sys
 import tempfile
 import time
 import unittest
 
 REPOSITORY = pathlib.Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(REPOSITORY / "tests/server"))
+from server_process import free_port
 
 # Each writes a line into $CALLS.
 PAPER = {
@@ -72,12 +75,6 @@ server = http.server.HTTPServer(("127.0.0.1", port), Handler)
 print("serving paper", flush=True)
 server.serve_forever()
 '''
-
-
-def free_port():
-    with socket.socket() as listener:
-        listener.bind(("127.0.0.1", 0))
-        return listener.getsockname()[1]
 
 
 def processes_in(folder):
@@ -141,7 +138,7 @@ class QuickStart(unittest.TestCase):
 
         begin = time.monotonic()
         output = self.run_once()
-        self.assertLess(time.monotonic() - begin, 10)
+        self.assertLess(time.monotonic() - begin, 60)
         self.assertIn("A gate of paper.", output)
         self.assertEqual(self.called("cmake") + self.called("packages") + self.called("ninja"), [])
 
@@ -182,15 +179,15 @@ class QuickStart(unittest.TestCase):
 
     def test_an_interrupted_build_leaves_nothing_and_goes_on(self):
         script = self.start("--once", PAPER_ENDLESS="1")
-        for _ in range(200):
+        for _ in range(1200):
             if (self.root / "building").exists():
                 break
             time.sleep(0.05)
         script.send_signal(signal.SIGINT)
-        output, _ = script.communicate(timeout=20)
+        output, _ = script.communicate(timeout=60)
         self.assertEqual(script.returncode, 130, output)
         self.assertIn("the next run goes on", output)
-        for _ in range(100):
+        for _ in range(1200):
             if not processes_in(self.root):
                 break
             time.sleep(0.05)
@@ -215,13 +212,13 @@ class QuickStart(unittest.TestCase):
             if "until Ctrl-C" in line:
                 break
         script.send_signal(signal.SIGTERM)
-        script.communicate(timeout=20)
+        script.communicate(timeout=60)
         with self.assertRaises(OSError), socket.create_connection(("127.0.0.1", self.port), 1):
             pass
 
     def test_an_unknown_argument_is_wrong_use(self):
         script = self.start("--onec")
-        output, _ = script.communicate(timeout=20)
+        output, _ = script.communicate(timeout=60)
         self.assertEqual(script.returncode, 2)
         self.assertIn("usage:", output)
 

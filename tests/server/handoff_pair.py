@@ -8,8 +8,8 @@ import json
 import signal
 import threading
 
-from router_process import CHAT, COMPLETIONS, free_port
-from server_process import Server, wait_until
+from router_process import CHAT, COMPLETIONS
+from server_process import Server, free_port, wait_until
 
 WORDS = "Once upon a time there was a worker that had a twin, naïve 你好 and far away. "
 numbers = itertools.count(1)
@@ -150,7 +150,7 @@ class Pair:
 
     def expect_free(self):
         for worker in self.workers():
-            wait_until("all blocks are free", lambda one=worker: self.is_free(one), 20)
+            wait_until("all blocks are free", lambda one=worker: self.is_free(one))
 
     def prefill_is_draining(self):
         try:

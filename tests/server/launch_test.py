@@ -15,10 +15,9 @@ import subprocess
 import sys
 import tempfile
 import threading
-import time
 
-from nodes_test import FLAGS, SECRET, answers, free_port
-from server_process import Server, wait_until
+from node_processes import FLAGS, SECRET, Follower, answers
+from server_process import Server, free_port, wait_until
 
 TWO = ["--tensor-parallel-size", "2"]
 
@@ -50,27 +49,11 @@ def launchers(port):
     }
 
 
-class Follower:
-    def __init__(self, binary, model, *flags, port=0, variables=()):
-        self.process = subprocess.Popen(
-            [binary, "serve", model, "--port", str(port), *FLAGS, *SECRET, *flags],
-            env={**os.environ, **dict(variables)}, stdout=subprocess.PIPE, stderr=subprocess.STDOUT,
-            text=True)
-        self.log = []
-        self.reader = threading.Thread(target=self.log.extend, args=(self.process.stdout,), daemon=True)
-        self.reader.start()
-
-    def end(self, seconds=15):
-        code = self.process.wait(seconds)
-        self.reader.join()
-        return code, "".join(self.log)
-
-
 def check_launchers(binary, model, expected):
     """Processes that say nothing of their places but what their launcher says are a group."""
     for name, process_of in launchers(free_port()).items():
         flags, variables, words = process_of(1)
-        follower = Follower(binary, model, *flags, variables=variables)
+        follower = Follower(binary, model, *SECRET, *flags, variables=variables)
         try:
             flags, variables, leaders_words = process_of(0)
             leader = Server(binary, model, *flags, *FLAGS, *SECRET, variables=variables)
@@ -78,7 +61,8 @@ def check_launchers(binary, model, expected):
             assert leader.stop() == 0
             code, log = follower.end()
             assert code == 0 and words in log, (name, code, log)
-            assert leaders_words in "".join(leader.log), (name, leader.log)
+            log = leader.whole_log()
+            assert leaders_words in log, (name, log)
         finally:
             follower.process.kill()
         print(f"ok {name}", flush=True)
@@ -96,7 +80,7 @@ def check_refusals(binary, model):
              "--dist-init-addr is a:1 and --master-addr is b; give one of the two", 2),
             (["--dist-init-addr", "a"], {}, '--dist-init-addr must be host:port, got "a"', 2)]:
         done = subprocess.run([binary, "serve", model, *FLAGS, *flags, "--dry-run"], capture_output=True,
-                              text=True, check=False, timeout=30, env={**os.environ, **variables})
+                              text=True, check=False, timeout=60, env={**os.environ, **variables})
         assert done.returncode == code and words in done.stderr, (flags, variables, done)
     print("ok refusals", flush=True)
 
@@ -118,7 +102,7 @@ def check_probes(binary, model):
     """A follower is well from when it computes, and gone with its group."""
     port, master = free_port(), free_port()
     place = [*TWO, "--nnodes", "2", "--master-port", str(master)]
-    follower = Follower(binary, model, *place, "--node-rank", "1", port=port)
+    follower = Follower(binary, model, *SECRET, *place, "--node-rank", "1", port=port)
     try:
         wait_until("it answers", lambda: get(port, "/version"))
         for path in ("/health", "/ready", "/ping"):
@@ -133,10 +117,8 @@ def check_probes(binary, model):
         with socket.create_connection(("127.0.0.1", port)) as silent:
             silent.sendall(b"GET /health HTTP/1.1\r\n")  # does not hold up the end
             leader.process.kill()
-            began = time.monotonic()
             code, log = follower.end()
             assert code == 1 and "rank 0 at 127.0.0.1:" in log, (code, log)
-            assert time.monotonic() - began < 10
         assert get(port, "/health") is None
     finally:
         follower.process.kill()
@@ -147,7 +129,7 @@ def check_taken_port(binary, model, expected):
     """Nodes of one machine with the same --port: the first has the probes, the others do without."""
     with socket.create_server(("127.0.0.1", 0)) as other:
         port, place = other.getsockname()[1], [*TWO, "--nnodes", "2", "--master-port", str(free_port())]
-        follower = Follower(binary, model, *place, "--node-rank", "1", port=port)
+        follower = Follower(binary, model, *SECRET, *place, "--node-rank", "1", port=port)
         try:
             leader = Server(binary, model, *place, *FLAGS, *SECRET)
             assert answers(leader) == expected
@@ -206,7 +188,7 @@ def check_sbatch(binary, model, expected):
                         if line.startswith("serving "))
             assert answers(At(int(port))) == expected
             job.send_signal(signal.SIGTERM)
-            assert job.wait(20) == 0, log
+            assert job.wait(60) == 0, log
         finally:
             job.kill()
         srun.write_text("#!/bin/sh\nenv\n")

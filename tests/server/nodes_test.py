@@ -8,6 +8,8 @@ usage: nodes_test.py BINARY MODEL [--links SHARD/SHARDS]
 """
 import atexit
 import concurrent.futures
+import contextlib
+import http.client
 import json
 import math
 import mmap
@@ -16,7 +18,6 @@ import random
 import re
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import tempfile
@@ -24,78 +25,13 @@ import threading
 import time
 
 from fault_proxy import KINDS, Fault, Plan, Proxy
-from server_process import Server, rss_of, wait_until
+from node_processes import BOTH, FLAGS, RANKS, SECRET, STAGES, Follower, Nodes, answers, shares
+from server_process import PATIENCE_S, Server, free_port, rss_of, wait_until
 
-FLAGS = ["--kv-cache-memory", "8MiB", "--threads", "1", "--max-num-seqs", "8"]
 WEIGHTS = "weights, repacked"  # a row of the plan
-SECRET = ["--worker-secret", "a secret of this test"]
-RANKS = "--tensor-parallel-size"  # how nodes share a model: each layer,
-STAGES = "--pipeline-parallel-size"  # or some layers each,
-BOTH = "both"  # or in two stages the layers of each
-PROMPTS = ["Hello there", "1 2 3 4 5 6 7 8 9 10 11 12", "The quick brown fox jumps over the lazy dog " * 8,
-           "x"]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
-
-
-def shares(by, size):
-    spread = [STAGES, "2", RANKS, str(size // 2)] if by == BOTH else [by, str(size)]
-    return ["--nnodes", str(size), *spread]
-
-
-class Follower:
-    def __init__(self, binary, model, rank, size, port, *flags, by=RANKS):
-        self.process = subprocess.Popen(
-            [binary, "serve", model, "--port", "0", "--node-rank", str(rank), *shares(by, size),
-             "--master-port", str(port), *FLAGS, *flags],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        self.log = []
-        self.reader = threading.Thread(target=self.log.extend, args=(self.process.stdout,), daemon=True)
-        self.reader.start()
-
-    def end(self, seconds=15):
-        code = self.process.wait(seconds)
-        self.reader.join()
-        return code, "".join(self.log)
-
-
-class Nodes:
-    """A model over `size` processes; `dialled`: the port that followers dial; `follower`: the program
-    that they are, if not `binary`."""
-
-    def __init__(self, binary, model, size, flags=(), dialled=None, follower=None, by=RANKS):
-        self.port = free_port()
-        self.followers = [
-            Follower(follower or binary, model, rank, size, dialled(self.port) if dialled else self.port,
-                     *SECRET, *flags, by=by)
-            for rank in range(1, size)]
-        self.leader = Server(binary, model, *shares(by, size), "--master-port", str(self.port), *FLAGS, *SECRET,
-                             *flags)
-
-    def kill(self):
-        for process in [self.leader.process, *(f.process for f in self.followers)]:
-            process.kill()
-            process.wait()
-
-
-def answers(server):
-    """What concurrent requests of several kinds get, without what depends on the process."""
-    def ask(i):
-        body = {"prompt": PROMPTS[i % len(PROMPTS)], "max_tokens": 24, "logprobs": 3, "seed": i,
-                "temperature": 0 if i % 2 else 0.9, "ignore_eos": True, "echo": i % 3 == 0}
-        if i % 4 == 2:
-            body["structured_outputs"] = {"regex": "[a-c ]{10,40}"}
-        connection, response = server.post(body)
-        answer = json.loads(response.read())
-        connection.close()
-        return response.status, answer.get("choices"), answer.get("system_fingerprint")
-
-    with concurrent.futures.ThreadPoolExecutor(8) as pool:
-        return list(pool.map(ask, range(12)))
+# How much less a process must hold that has half of the weights, of which 0.49 and more are measured: heaps
+# and stacks of more threads have up to 2 MiB each where all memory is in huge pages.
+MUST_SAVE = 0.35
 
 
 def check_bits(binary, model, expected):
@@ -119,9 +55,9 @@ def check_bits(binary, model, expected):
             assert all(status == 200 for status, *_ in wanted), wanted
             assert answers(nodes.leader) == wanted, (transport, by, flags)
             name = "TCP" if transport == "tcp" else "shared memory"
-            assert any("ranks_connected" in line and name in line for line in nodes.leader.log), \
-                nodes.leader.log
             assert nodes.leader.stop() == 0
+            log = nodes.leader.whole_log()
+            assert any("ranks_connected" in line and name in line for line in log.splitlines()), log
             for follower in nodes.followers:
                 code, log = follower.end()
                 assert code == 0, (code, log)
@@ -224,7 +160,7 @@ def check_stages(binary, folder, flags, whole, whole_rss, expected):
         assert answers(nodes.leader) == expected
         for process in (nodes.leader.process, nodes.followers[0].process):
             saved = whole_rss - rss_of(process.pid)
-            assert saved > 0.45 * whole[WEIGHTS], (process.args, saved)
+            assert saved > MUST_SAVE * whole[WEIGHTS], (process.args, saved)
         assert nodes.leader.stop() == 0 and nodes.followers[0].end()[0] == 0
     finally:
         nodes.kill()
@@ -256,12 +192,11 @@ def check_share(binary):
                 if packs:
                     for process in (nodes.leader.process, nodes.followers[0].process):
                         saved = whole_rss - rss_of(process.pid)
-                        assert saved > 0.45 * whole[WEIGHTS], (process.args, saved)
+                        assert saved > MUST_SAVE * whole[WEIGHTS], (process.args, saved)
                     wait_until("each node packs its share", lambda: len(packed_files(cache)) == 2)
-                else:
-                    log = "".join(nodes.leader.log)
-                    assert "mapped from the packed weights cache" in log, log
                 assert nodes.leader.stop() == 0
+                log = nodes.leader.whole_log()
+                assert packs or "mapped from the packed weights cache" in log, log
             finally:
                 nodes.kill()
         print(f"ok shares: {[share[WEIGHTS] for share in shares]} of {whole[WEIGHTS]} bytes", flush=True)
@@ -287,80 +222,107 @@ def check_share(binary):
 
 def stream_until_the_end(server, started):
     """Streams a long answer; returns its text and the error that ended it."""
-    connection, response = server.post({"prompt": "Hello", "max_tokens": 1500, "ignore_eos": True,
-                                        "temperature": 0, "stream": True})
-    text, error = "", None
+    text, error, is_done = "", None, False
     try:
+        connection, response = server.post({"prompt": "Hello", "max_tokens": 1500, "ignore_eos": True,
+                                            "temperature": 0, "stream": True})
+        if response.status != 200:
+            error = response.read()
         for raw in response:
             line = raw.decode().rstrip("\n")
+            is_done = is_done or line == "data: [DONE]"
             if line.startswith("data: {"):
                 event = json.loads(line[6:])
                 error = event.get("error", error)
                 text += "".join(choice["text"] for choice in event.get("choices", ()))
                 started.set()
-    except OSError as broken:
-        error = error or str(broken)
-    connection.close()
-    return text, error
+        connection.close()
+    except (OSError, http.client.HTTPException) as broken:
+        error = error or repr(broken)
+    return text, error or (None if is_done else "it breaks off")
 
 
-def check_lost(binary, model, transport, victim, how, words, by=RANKS):
+def stream_until_lost(server, started, wanted):
+    """Streams answers until one ends with an error; returns the text of that one and the error. However
+    fast the machine is, one is under way whatever happens then."""
+    while True:
+        text, error = stream_until_the_end(server, started)
+        if error is not None:
+            return text, error
+        assert text == wanted, "an answer ended as if it were whole"
+
+
+@contextlib.contextmanager
+def streaming(server, wanted):
+    """While answers are streamed; gives the text and the error of the last one, to come."""
+    started = threading.Event()
+    with concurrent.futures.ThreadPoolExecutor(1) as pool:
+        answer = pool.submit(stream_until_lost, server, started, wanted)
+        try:
+            assert started.wait(PATIENCE_S)
+            yield answer
+        except BaseException:
+            server.process.kill()  # else the answers go on
+            raise
+
+
+def check_lost(binary, model, wanted, transport, victim, how, words, by=RANKS):
     """A process is lost while an answer is streamed: the others end soon, and say why."""
     nodes = Nodes(binary, model, 2, ["--kv-transport", transport], by=by)
     try:
-        started = threading.Event()
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(stream_until_the_end, nodes.leader, started)
-            assert started.wait(10)
-            processes = {"leader": nodes.leader.process, "follower": nodes.followers[0].process}
-            begun = time.monotonic()
-            processes[victim].send_signal(how)
-            other = processes["follower" if victim == "leader" else "leader"]
-            code = other.wait(12)
+        with streaming(nodes.leader, wanted) as answer:
+            ends = {"leader": nodes.leader, "follower": nodes.followers[0]}
+            begun, lost = time.monotonic(), ends.pop(victim).process
+            lost.send_signal(how)
+            other, = ends.values()
+            code = other.process.wait(PATIENCE_S)
             seconds = time.monotonic() - begun
-            assert code == 1, code
-            time.sleep(0.2)  # the log's reader
-            log = "".join(nodes.followers[0].log if victim == "leader" else nodes.leader.log)
-            assert words in log, log
-            if victim == "follower":
-                assert answer.result(10)[1] is not None, "the answer ended as if it were whole"
-            processes[victim].kill()
+            log = other.whole_log()
+            assert code == 1 and words in log, (code, log)
+            lost.kill()
+            text, _ = answer.result(PATIENCE_S)
+            assert wanted.startswith(text), text
         print(f"ok {victim} lost by {how.name} over {transport} {by}: the other ends after {seconds:.1f} s",
               flush=True)
     finally:
         nodes.kill()
 
 
-def check_lost_rank(binary, model, transport, victim, how):
+def check_lost_rank(binary, model, wanted, transport, victim, how):
     """One of the ranks of two stages is lost while an answer is streamed: the leader and the rank that
     shares its stage know which it was, and all end."""
     nodes = Nodes(binary, model, 4, ["--kv-transport", transport], by=BOTH)
     try:
-        started = threading.Event()
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(stream_until_the_end, nodes.leader, started)
-            assert started.wait(10)
+        with streaming(nodes.leader, wanted) as answer:
             begun, lost = time.monotonic(), nodes.followers[victim - 1]
             lost.process.send_signal(how)
             others = [nodes.leader, *(follower for follower in nodes.followers if follower is not lost)]
-            assert [other.process.wait(12) for other in others] == 3 * [1]
+            assert [other.process.wait(PATIENCE_S) for other in others] == 3 * [1]
             seconds = time.monotonic() - begun
-            time.sleep(0.2)  # the logs' readers
-            assert all(f"rank {victim} at 127.0.0.1:" in "".join(other.log) for other in others)
-            assert answer.result(10)[1] is not None, "the answer ended as if it were whole"
+            for log in (other.whole_log() for other in others):
+                assert f"rank {victim} at 127.0.0.1:" in log, log
+            assert wanted.startswith(answer.result(PATIENCE_S)[0])
         print(f"ok rank {victim} of 2 x 2 lost by {how.name} over {transport}: {seconds:.1f} s", flush=True)
     finally:
         nodes.kill()
 
 
-def change_words(process, is_over):
-    """Changes a word of each part in the memory that a node shares, again and again."""
+def shared_file(process):
+    """The memory that a node shares, as a file."""
     folder = f"/proc/{process.pid}/fd"
-    found = [name for name in os.listdir(folder) if "sluice-ranks" in os.readlink(f"{folder}/{name}")
-             and "memfd" in os.readlink(f"{folder}/{name}")]
-    with open(f"{folder}/{found[0]}", "r+b") as file, mmap.mmap(file.fileno(), 0) as memory:
+    for name in os.listdir(folder):
+        with contextlib.suppress(FileNotFoundError):  # closed meanwhile
+            if "memfd:sluice-ranks" in os.readlink(f"{folder}/{name}"):
+                return open(f"{folder}/{name}", "r+b")
+    raise AssertionError(f"process {process.pid} shares no memory")
+
+
+def change_words(process, share, is_over):
+    """Changes a word of each part in the first share of the memory, again and again."""
+    with shared_file(process) as file, mmap.mmap(file.fileno(), 0) as memory:
+        end = 4096 + int(share * (len(memory) - 4096))
         while not is_over():
-            for at in range(4096, len(memory), 4096):  # behind the page of signs; 24 bytes may be a header
+            for at in range(4096, end, 4096):  # behind the page of signs; 24 bytes may be a header
                 memory[at + 27] ^= 0x3f  # a float's exponent
 
 
@@ -368,63 +330,68 @@ def check_memory(binary, model, wanted, by):
     """A word that changes in shared memory ends the group; nothing wrong is given out."""
     nodes = Nodes(binary, model, 2, ["--kv-transport", "shm"], by=by)
     try:
-        started = threading.Event()
-        with concurrent.futures.ThreadPoolExecutor(1) as pool:
-            answer = pool.submit(stream_until_the_end, nodes.leader, started)
-            assert started.wait(10)
+        with streaming(nodes.leader, wanted) as answer:
             leader, follower = nodes.leader.process, nodes.followers[0]
-            change_words(leader, lambda: leader.poll() is not None or answer.done())
-            text, error = answer.result(10)
-        assert error is not None and wanted.startswith(text), (text[-80:], error)
-        assert leader.wait(12) == 1 and follower.end()[0] == 1
-        words = re.compile(r"rank [01]: its part of exchange \d+ is not what it sent")
-        for log in (nodes.leader.log, follower.log):
-            assert words.search("".join(log)), log
+            # Parts of a layer are read where they lie: of rank 0's, which come first, rank 1 may have read a
+            # word before it changes or compute with it after it has checked the part, which the next
+            # comparison finds. After that of the last part of rank 1 there is none.
+            change_words(leader, 0.5 if by == RANKS else 1, lambda: leader.poll() is not None or answer.done())
+            text, error = answer.result(PATIENCE_S)
+        assert wanted.startswith(text), (text[-80:], error)
+        assert leader.wait(PATIENCE_S) == 1 and follower.end()[0] == 1
+        words = re.compile(r"rank [01]: (its part of exchange \d+ is not what it sent"
+                           r"|what it computed before exchange \d+ differs)")
+        for log in (nodes.leader.whole_log(), follower.whole_log()):
+            assert words.search(log), log
         print(f"ok a word changed in shared memory {by}: {len(text)} of {len(wanted)} characters", flush=True)
     finally:
         nodes.kill()
 
 
+def dialling(binary, model, port, *flags):
+    """Node 1 of two, which looks for node 0."""
+    follower = Follower(binary, model, "--node-rank", "1", *shares(RANKS, 2), "--master-port", str(port), *flags)
+    wait_until("it dials", lambda: any("probes" in line for line in follower.log))
+    return follower
+
+
 def check_ends(binary, model, wanted):
     """Who is asked to end lets all end in order: no stream is cut."""
     for victims in (("leader", "follower"), ("follower",)):
-        nodes = Nodes(binary, model, 2)
+        nodes = Nodes(binary, model, 2, ["--drain-timeout-s", "600"])
         try:
             started = [threading.Event() for _ in range(3)]
             with concurrent.futures.ThreadPoolExecutor(3) as pool:
                 streams = [pool.submit(stream_until_the_end, nodes.leader, event) for event in started]
-                assert all(event.wait(10) for event in started)
+                assert all(event.wait(PATIENCE_S) for event in started)
                 if "leader" in victims:
                     nodes.leader.process.send_signal(signal.SIGTERM)
                 for follower in nodes.followers[:None if "leader" in victims else 1]:
                     follower.process.send_signal(signal.SIGTERM)
-                assert [stream.result(60) for stream in streams] == 3 * [(wanted, None)]
-            assert nodes.leader.process.wait(10) == 0, nodes.leader.log
+                assert [stream.result() for stream in streams] == 3 * [(wanted, None)]
+            assert nodes.leader.process.wait(PATIENCE_S) == 0, nodes.leader.log
             for follower in nodes.followers:
                 code, log = follower.end()
                 assert code == 0, (code, log)
         finally:
             nodes.kill()
         print(f"ok SIGTERM to {' and '.join(victims)} during streams: all whole", flush=True)
-    follower = Follower(binary, model, 1, 2, free_port())
-    wait_until("it dials", lambda: any("probes" in line for line in follower.log))
+    follower = dialling(binary, model, free_port())
     follower.process.send_signal(signal.SIGTERM)
-    assert follower.end(5)[0] in (-signal.SIGTERM, 128 + signal.SIGTERM)
+    assert follower.end()[0] in (-signal.SIGTERM, 128 + signal.SIGTERM)
 
 
 def check_refusals(binary, model):
     """What does not fit together is refused by name, at both ends where both know."""
     def refused(leader_flags, follower_flags, at_follower, at_leader=None):
         port = free_port()
-        leader = subprocess.Popen(
-            [binary, "serve", model, "--port", "0", "--nnodes", "2", "--tensor-parallel-size", "2",
-             "--master-port", str(port), "--rank-init-timeout", "4", *FLAGS, *leader_flags],
-            stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
-        follower = Follower(binary, model, 1, 2, port, "--rank-init-timeout", "4", *follower_flags)
+        follower = dialling(binary, model, port, *follower_flags)  # several times a second
+        leader = Follower(binary, model, *shares(RANKS, 2), "--master-port", str(port),
+                          "--rank-init-timeout", "4", *leader_flags)
         code, log = follower.end()
         assert code in (1, 2) and at_follower in log, (code, log)
-        out, _ = leader.communicate(timeout=15)
-        assert leader.returncode in (1, 2) and (at_leader or at_follower) in out, out
+        code, log = leader.end()
+        assert code in (1, 2) and (at_leader or at_follower) in log, log
 
     refused(SECRET, ["--worker-secret", "another secret of this test"], "rank 0 has another --worker-secret",
             "rank 1; refused: 127.0.0.1:")
@@ -447,22 +414,22 @@ def check_refusals(binary, model):
             (["--nnodes", "2", "--tensor-parallel-size", "2", "--master-addr", "0.0.0.0"],
              "--master-addr: found 0.0.0.0 without --worker-secret", 2)]:
         done = subprocess.run([binary, "serve", model, *flags, "--dry-run"], capture_output=True,
-                              text=True, check=False, timeout=30)
+                              text=True, check=False, timeout=PATIENCE_S)
         assert done.returncode == code and words in done.stderr, (flags, done)
     print("ok refusals", flush=True)
 
 
-def ranks_check(binary, size, *flags, dialled=lambda port: port, of_rank=lambda rank: ()):
-    """`sluice ranks-check` on each rank: their exit codes and outputs."""
+def ranks_check(binary, size, *flags, dialled=lambda port: port, of_rank=lambda rank: (), within=PATIENCE_S):
+    """`sluice ranks-check` on each rank, which meet within that time: their exit codes and outputs."""
     port = free_port()
     ranks = []
     for rank in range(size):
         at = dialled(port) if rank else port
         ranks.append(subprocess.Popen(
             [binary, "ranks-check", "--nnodes", str(size), "--node-rank", str(rank), "--master-port", str(at),
-             "--rank-init-timeout", "5", *SECRET, *flags, *of_rank(rank)],
+             "--rank-init-timeout", str(within), *SECRET, *flags, *of_rank(rank)],
             stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True))
-    outputs = [process.communicate(timeout=60)[0] for process in ranks]
+    outputs = [process.communicate(timeout=2 * PATIENCE_S)[0] for process in ranks]
     return [process.returncode for process in ranks], outputs
 
 
@@ -498,7 +465,8 @@ def check_ranks_check(binary):
             ([1, 2], "--kv-transport: found tcp on node 1, node 0 has auto",
              ranks_check(binary, 2, of_rank=lambda rank: rank * ["--kv-transport", "tcp"])),
             ([1, 1], "missing after 5 s (--rank-init-timeout): rank 1",
-             ranks_check(binary, 2, of_rank=lambda rank: rank * ["--worker-secret", "another one of this test"])),
+             ranks_check(binary, 2, within=5,
+                         of_rank=lambda rank: rank * ["--worker-secret", "another one of this test"])),
             ([2], "--nnodes: found 1, expected the number of processes", ranks_check(binary, 1))]:
         assert found == codes and words in outputs[0], (codes, words, found, outputs)
     print("ok ranks-check", flush=True)
@@ -519,7 +487,7 @@ LINK_FAULTS = [kind for kind in KINDS if kind != "drop"]
 
 def check_links(binary, model, seeds, expected):
     """Whatever a link does to bytes, an answer is right or there is none, and all processes end
-    within 10 s, with a reason that names a rank."""
+    soon, with a reason that names a rank."""
     ends = {"whole": 0, "failed": 0}
     before = memory_files()
     for seed in seeds:
@@ -534,23 +502,24 @@ def check_links(binary, model, seeds, expected):
         try:
             nodes = Nodes(binary, model, 2, ["--rank-init-timeout", "10", "--kv-transport", "tcp"],
                           dialled, by=STAGES if seed % 2 else RANKS)
-        except AssertionError as error:
-            assert "no server" in str(error), error
+        except (AssertionError, OSError, http.client.HTTPException) as error:
+            # It serves nothing, or no longer when it is asked for the first time.
+            assert "no server" in str(error) or not isinstance(error, AssertionError), error
             ends["failed"] += 1
             plan.over.set()
             continue
         try:
-            got = answers(nodes.leader)
+            got = answers(nodes.leader, may_end=True)
             for answer, wanted in zip(got, expected):
                 assert answer == wanted or answer[0] != 200, (seed, answer, wanted)
             whole = got == expected
             ends["whole" if whole else "failed"] += 1
             if whole:
                 nodes.leader.stop()
-            code = nodes.leader.process.wait(10)
-            _, followed = nodes.followers[0].end(10)
+            code = nodes.leader.process.wait(PATIENCE_S)
+            _, followed = nodes.followers[0].end()
             assert whole or code == 1, (seed, code, nodes.leader.log)
-            for log in ("".join(nodes.leader.log), followed):
+            for log in (nodes.leader.whole_log(), followed):
                 assert whole or REASON.search(log), (seed, log)
         finally:
             plan.over.set()
@@ -573,19 +542,19 @@ def main():
     assert error is None and one.stop() == 0
     check_bits(binary, model, expected)
     for transport in ("shm", "tcp"):
-        check_lost(binary, model, transport, "follower", signal.SIGKILL, "rank 1 at 127.0.0.1:")
-        check_lost(binary, model, transport, "leader", signal.SIGKILL, "rank 0 at 127.0.0.1:")
-    check_lost(binary, model, "shm", "follower", signal.SIGSTOP, "has been silent for 5 s")
-    check_lost(binary, model, "shm", "follower", signal.SIGKILL, "rank 1 at 127.0.0.1:", by=STAGES)
-    check_lost_rank(binary, model, "tcp", 3, signal.SIGKILL)
+        check_lost(binary, model, streamed, transport, "follower", signal.SIGKILL, "rank 1 at 127.0.0.1:")
+        check_lost(binary, model, streamed, transport, "leader", signal.SIGKILL, "rank 0 at 127.0.0.1:")
+    check_lost(binary, model, streamed, "shm", "follower", signal.SIGSTOP, "has been silent for 5 s")
+    check_lost(binary, model, streamed, "shm", "follower", signal.SIGKILL, "rank 1 at 127.0.0.1:", by=STAGES)
+    check_lost_rank(binary, model, streamed, "tcp", 3, signal.SIGKILL)
     if os.environ.get("SLUICE_FULL"):
         for transport, victim, how in [("shm", 1, signal.SIGKILL), ("shm", 2, signal.SIGSTOP),
                                        ("shm", 3, signal.SIGKILL), ("tcp", 1, signal.SIGSTOP),
                                        ("tcp", 2, signal.SIGKILL)]:
-            check_lost_rank(binary, model, transport, victim, how)
-        check_lost(binary, model, "shm", "leader", signal.SIGKILL, "rank 0 at 127.0.0.1:", by=STAGES)
+            check_lost_rank(binary, model, streamed, transport, victim, how)
+        check_lost(binary, model, streamed, "shm", "leader", signal.SIGKILL, "rank 0 at 127.0.0.1:", by=STAGES)
         for transport in ("shm", "tcp"):
-            check_lost(binary, model, transport, "follower", signal.SIGSTOP, "has been silent for 5 s",
+            check_lost(binary, model, streamed, transport, "follower", signal.SIGSTOP, "has been silent for 5 s",
                        by=STAGES)
     for by in (RANKS, STAGES):
         check_memory(binary, model, streamed, by)

@@ -19,8 +19,8 @@ import time
 import urllib.error
 import urllib.request
 
-from nodes_test import Nodes
-from server_process import Server, wait_until
+from node_processes import Nodes
+from server_process import Server, free_port, wait_until
 
 REQUEST = {"prompt": [10 + i for i in range(8)], "max_tokens": 24, "temperature": 0,
            "ignore_eos": True}
@@ -39,9 +39,7 @@ def end(pid):
 def check_load(binary, model):
     """Under load: another process serves, nobody is refused, running streams end whole; it has the
     port of gRPC too."""
-    with socket.socket() as free:
-        free.bind(("127.0.0.1", 0))
-        grpc_port = free.getsockname()[1]
+    grpc_port = free_port()
     server = Server(binary, model, "--grpc-port", str(grpc_port))
     expected = server.stream(REQUEST)
     stop, failures, counts = threading.Event(), [], [0] * 4

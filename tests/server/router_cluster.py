@@ -7,20 +7,13 @@ import http.client
 import json
 import os
 import signal
-import socket
 import subprocess
 import threading
 import time
 
-from server_process import wait_until
+from server_process import free_port, wait_until
 
 SECRET = "a secret of tests"
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 class Relay:

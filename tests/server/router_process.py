@@ -1,28 +1,21 @@
 # SPDX-License-Identifier: Apache-2.0
 """What the tests of routers share: workers, a router of others in front of them, what answers say.
 
-Routers listen on 127.0.0.1 and ports that were free a moment before.
+Routers listen on 127.0.0.1.
 """
 import contextlib
 import http.client
 import json
 import os
-import socket
 import subprocess
 import sys
 import time
 
-from server_process import Server
+from server_process import Server, free_port
 
 CHAT = "/v1/chat/completions"
 COMPLETIONS = "/v1/completions"
 MESSAGES = [{"role": "user", "content": "Say hello, naïve 你好 12345."}]
-
-
-def free_port():
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 def long_body(worker):
@@ -40,11 +33,6 @@ class Worker(Server):
 
     def is_idle(self):
         return self.metric("vllm:num_requests_running") == 0
-
-    def num_aborted(self):
-        lines = self.get("/metrics").decode().splitlines()
-        return sum(float(line.rsplit(" ", 1)[1]) for line in lines
-                   if 'finished_reason="abort"' in line)
 
 
 class Router:

@@ -7,12 +7,15 @@ import json
 import os
 import resource
 import signal
+import socket
 import subprocess
 import sys
 import threading
 import time
 
 SKIPPED = 77
+# How long what must happen may take on a busy machine; less than the 120 s for which a rank waits for another.
+PATIENCE_S = 60
 
 
 def needs(*modules):
@@ -27,6 +30,19 @@ def needs(*modules):
                 os.execv(other, [other, *sys.argv])
             print(f"skipped: this Python has no {module}")
             sys.exit(SKIPPED)
+
+
+_held = []
+
+
+def free_port():
+    """A port of 127.0.0.1 for a server, and for nobody else until this process ends: it stays bound here,
+    beside which only who names it and sets SO_REUSEADDR may listen, as servers do."""
+    held = socket.socket()
+    held.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+    held.bind(("127.0.0.1", 0))
+    _held.append(held)
+    return held.getsockname()[1]
 
 
 def metric_of(text, name):
@@ -59,8 +75,10 @@ class Server:
         else:
             raise AssertionError(f"no server: {self.log} {self.process.stderr.read()}")
         # An unread pipe would block the server.
-        for pipe in (self.process.stdout, self.process.stderr):
-            threading.Thread(target=self.log.extend, args=(pipe,), daemon=True).start()
+        self.readers = [threading.Thread(target=self.log.extend, args=(pipe,), daemon=True)
+                        for pipe in (self.process.stdout, self.process.stderr)]
+        for reader in self.readers:
+            reader.start()
         model_card = json.loads(self.get("/v1/models"))["data"][0]
         self.model = model_card["id"]
         self.max_len = model_card["max_model_len"]
@@ -73,6 +91,12 @@ class Server:
 
     def metric(self, name):
         return metric_of(self.get("/metrics"), name)
+
+    def num_aborted(self):
+        """Requests so far."""
+        lines = self.get("/metrics").decode().splitlines()
+        return sum(float(line.rsplit(" ", 1)[1]) for line in lines
+                   if 'finished_reason="abort"' in line)
 
     def accepts(self):
         try:
@@ -119,16 +143,32 @@ class Server:
             assert done and reason in ("stop", "length"), (done, reason)
             return text, logprobs
 
+    def whole_log(self):
+        """What it has said, once it has ended."""
+        for reader in self.readers:
+            reader.join(PATIENCE_S)
+        return "".join(self.log)
+
     def stop(self):
         self.process.send_signal(signal.SIGTERM)
         return self.process.wait(timeout=60)
 
 
-def wait_until(what, condition, seconds=10):
+def wait_until(what, condition, seconds=PATIENCE_S):
     deadline = time.monotonic() + seconds
     while not condition():
         assert time.monotonic() < deadline, what
         time.sleep(0.01)
+
+
+def least(measure, enough):
+    """The least of up to three measurements: a machine that does other work may hold one up."""
+    found = measure()
+    for _ in range(2):
+        if found < enough:
+            break
+        found = min(found, measure())
+    return found
 
 
 def run_checks(server, checks):
