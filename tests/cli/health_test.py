@@ -34,7 +34,7 @@ def answering(listener, answer, context=None):
     try:
         yield heads
     finally:
-        thread.join(timeout=20)
+        thread.join(timeout=60)
         listener.close()
     assert not thread.is_alive(), "nobody asked"
 
@@ -62,7 +62,9 @@ def check_tcp(sluice):
     with answering(listener, DRAINING):
         assert health(sluice, "--url", f"http://127.0.0.1:{port}") == (
             1, f"sluice: http://127.0.0.1:{port}: status 503 Service Unavailable")
-    code, line = health(sluice, "--url", f"http://127.0.0.1:{port}")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        code, line = health(sluice, "--url", f"http://127.0.0.1:{silent.getsockname()[1]}")
     assert code == 1 and "Connection refused" in line, line
     code, line = health(sluice, "--url", "127.0.0.1")
     assert code == 2 and "--url must look like" in line, line

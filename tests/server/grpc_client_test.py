@@ -13,12 +13,11 @@ import json
 import os
 import re
 import signal
-import socket
 import sys
 import threading
 import time
 
-from server_process import Server, needs, run_checks, wait_until
+from server_process import PATIENCE_S, Server, free_port, least, needs, run_checks, wait_until
 
 needs("grpc", "grpc_reflection")
 
@@ -43,7 +42,7 @@ class Client:
     def services(self):
         return set(self.database.get_services())
 
-    def call(self, service, method, /, timeout=60, **fields):
+    def call(self, service, method, /, timeout=600, **fields):
         """The response, or an iterator over a stream of them."""
         descriptor = self.pool.FindServiceByName(service).FindMethodByName(method)
         request = message_factory.GetMessageClass(descriptor.input_type)(**fields)
@@ -55,7 +54,7 @@ class Client:
 
     def health(self, service=""):
         """SERVING is 1, NOT_SERVING 2."""
-        return self.call(HEALTH, "Check", timeout=10, service=service).status
+        return self.call(HEALTH, "Check", timeout=PATIENCE_S, service=service).status
 
     def generate(self, prompt, stream=True, on_message=lambda: None, **sampling):
         """Token ids and log-probabilities, checked for wholeness."""
@@ -166,19 +165,32 @@ def check_errors(client):
 
 
 def check_cancel(server, client):
-    endless = {"max_tokens": server.max_len - 8, "ignore_eos": True}
-    stream = client.call(VLLM, "Generate", tokenized={"input_ids": [1, 2, 3]}, stream=True,
-                         sampling_params=endless)
-    next(stream)
-    assert server.metric("vllm:num_requests_running") == 1
-    stream.cancel()
-    wait_until("cancelled", lambda: server.metric("vllm:num_requests_running") == 0, 2)
-    stream = client.call(VLLM, "Generate", request_id="r1", tokenized={"input_ids": [1, 2, 3]},
-                         sampling_params=endless)
-    wait_until("running", lambda: server.metric("vllm:num_requests_running") == 1)
-    client.call(VLLM, "Abort", request_ids=["r1"])
-    assert [r.complete.finish_reason for r in stream] == ["abort"]
-    wait_until("aborted", lambda: server.metric("vllm:num_requests_running") == 0, 2)
+    long = {"max_tokens": server.max_len - 8, "ignore_eos": True}
+
+    def is_cancelled():
+        before = server.num_aborted()
+        stream = client.call(VLLM, "Generate", tokenized={"input_ids": [1, 2, 3]}, stream=True,
+                             sampling_params=long)
+        next(stream)
+        stream.cancel()
+        wait_until("idle", lambda: server.metric("vllm:num_requests_running") == 0)
+        return server.num_aborted() > before
+
+    def is_aborted(number):
+        name = f"r{number}"
+        stream = client.call(VLLM, "Generate", request_id=name, tokenized={"input_ids": [1, 2, 3]},
+                             sampling_params=long)
+        ends = []
+        reader = threading.Thread(target=lambda: ends.extend(r.complete.finish_reason for r in stream))
+        reader.start()
+        while reader.is_alive():  # it may not be there yet
+            client.call(VLLM, "Abort", request_ids=[name])
+        return ends == ["abort"]
+
+    # A request may have ended before a busy machine lets this client go on.
+    assert any(is_cancelled() for _ in range(20))
+    assert any(is_aborted(number) for number in range(20))
+    wait_until("idle", lambda: server.metric("vllm:num_requests_running") == 0)
     assert server.metric("vllm:kv_cache_usage_perc") == 0
 
 
@@ -243,14 +255,14 @@ def start_streams(client, count, max_tokens):
 
 def check_drain(binary, model):
     """SIGTERM: health turns at once, running streams end whole, exit code 0."""
-    server = Server(binary, model, "--grpc-port", "0", "--max-num-seqs", "128")
+    server = Server(binary, model, "--grpc-port", "0", "--max-num-seqs", "128", "--drain-timeout-s", "600")
     client = Client(server)
     assert client.health() == 1
     client.services()
     threads, answers, codes = start_streams(client, 100, 1000)
     assert len(answers) < 100, "some must be running at the signal"
     server.process.send_signal(signal.SIGTERM)
-    wait_until("not serving", lambda: client.health() == client.health(VLLM) == 2, 2)
+    wait_until("not serving", lambda: client.health() == client.health(VLLM) == 2)
     expect_code(grpc.StatusCode.UNAVAILABLE, lambda: client.generate([1]))
     for thread in threads:
         thread.join()
@@ -261,14 +273,18 @@ def check_drain(binary, model):
 
 def check_cut(binary, model):
     """At the deadline what still runs is cut, and says so."""
-    server = Server(binary, model, "--grpc-port", "0", "--drain-timeout-s", "0")
-    client = Client(server)
-    threads, answers, codes = start_streams(client, 8, server.max_len - 16)
-    server.process.send_signal(signal.SIGTERM)
-    for thread in threads:
-        thread.join()
-    assert not answers and codes == [grpc.StatusCode.UNAVAILABLE] * 8, (len(answers), codes)
-    assert server.process.wait(timeout=60) == 0
+    for _ in range(5):  # all may have ended before a busy machine lets this test go on
+        server = Server(binary, model, "--grpc-port", "0", "--drain-timeout-s", "0")
+        client = Client(server)
+        threads, answers, codes = start_streams(client, 8, server.max_len - 16)
+        server.process.send_signal(signal.SIGTERM)
+        for thread in threads:
+            thread.join()
+        assert len(answers) + len(codes) == 8
+        assert server.process.wait(timeout=60) == 0
+        if codes:
+            break
+    assert set(codes) == {grpc.StatusCode.UNAVAILABLE}, codes
 
 
 def high_water(server):
@@ -279,9 +295,7 @@ def high_water(server):
 
 def check_strangers(binary, model):
     """Messages of who has no key are refused unread, on the clients' port and on the workers'."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        port = probe.getsockname()[1]
+    port = free_port()
     server = Server(binary, model, "--grpc-port", "0", "--api-key", "a-key", "--threads", "1",
                     "--kv-cache-memory", "16M", "--worker-listen", f"127.0.0.1:{port}",
                     "--worker-secret", "0123456789abcdef")
@@ -315,27 +329,31 @@ def check_large(binary, model):
     """Reading large messages holds nobody up."""
     server = Server(binary, model, "--grpc-port", "0", "--threads", "1", "--kv-cache-memory", "16M")
     client = Client(server)
-    codes = []
 
-    def chat():
+    def chat(codes):
         messages = [{"role": "user", "content": "a" * 20}] * (14 * (1 << 20) // 30)
         try:
             client.call(SLUICE, "Chat", messages=messages)
         except grpc.RpcError as error:
             codes.append(error.code())
 
-    callers = [threading.Thread(target=chat) for _ in range(2)]
-    for caller in callers:
-        caller.start()
-    slowest, begun = 0, time.monotonic()
-    while any(caller.is_alive() for caller in callers):
-        at = time.monotonic()
-        assert json.loads(server.get("/v1/models"))["data"]
-        slowest = max(slowest, time.monotonic() - at)
-    took = time.monotonic() - begun
-    print(f"   two chats of 14 MiB took {took:.2f} s, the slowest answer meanwhile {slowest:.3f} s")
-    assert codes == [grpc.StatusCode.INVALID_ARGUMENT] * 2, codes  # longer than the context
-    assert took < 1 or slowest < max(0.3, took / 4), (slowest, took)
+    def hold_up():
+        """How long an answer took beside two chats, as a part of what is too long."""
+        codes = []
+        callers = [threading.Thread(target=chat, args=(codes,)) for _ in range(2)]
+        for caller in callers:
+            caller.start()
+        slowest, begun = 0, time.monotonic()
+        while any(caller.is_alive() for caller in callers):
+            at = time.monotonic()
+            assert json.loads(server.get("/v1/models"))["data"]
+            slowest = max(slowest, time.monotonic() - at)
+        took = time.monotonic() - begun
+        print(f"   two chats of 14 MiB took {took:.2f} s, the slowest answer meanwhile {slowest:.3f} s")
+        assert codes == [grpc.StatusCode.INVALID_ARGUMENT] * 2, codes  # longer than the context
+        return 0 if took < 1 else slowest / max(0.3, took / 4)
+
+    assert least(hold_up, 1) < 1
     assert server.stop() == 0
 
 
@@ -375,9 +393,7 @@ def check_memory(binary, model):
     found = ask()
     assert found == [grpc.StatusCode.UNAVAILABLE] * 3, found
     server.limit_address_space()
-    time.sleep(0.3)  # the reserve is kept again
-    found = ask()
-    assert found == whole, found
+    wait_until("the reserve is kept again", lambda: ask() == whole)
     assert server.stop() == 0
 
 

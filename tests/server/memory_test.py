@@ -142,7 +142,7 @@ def check_states_of_64_streams(binary, model):
         assert found, text
         total = int(server.metric("sluice_states_total"))
         assert total == int(found.group(2)), text
-        ended = []
+        most, ended = 0, []
 
         def stream(number):
             ids = [(number * 37 + i * i) % 250 for i in range(40)]
@@ -150,14 +150,16 @@ def check_states_of_64_streams(binary, model):
                                        "ignore_eos": True})
             response.read()
             ended.append(response.status)
-        threads = [threading.Thread(target=stream, args=(i,)) for i in range(64)]
-        for thread in threads:
-            thread.start()
-        most = 0
-        while any(thread.is_alive() for thread in threads):
-            most = max(most, int(server.metric("sluice_states_used")))
-            time.sleep(0.02)
-        assert ended == [200] * 64, ended
+        for _ in range(5):  # the first one may end before a busy machine has begun the last
+            threads = [threading.Thread(target=stream, args=(i,)) for i in range(64)]
+            for thread in threads:
+                thread.start()
+            while any(thread.is_alive() for thread in threads):
+                most = max(most, int(server.metric("sluice_states_used")))
+                time.sleep(0.02)
+            if most >= 64:
+                break
+        assert set(ended) == {200}, ended
         assert 64 <= most <= total, (most, total)
         assert server.metric("vllm:num_preemptions_total") == 0
         assert beyond_the_plan(server, model) <= MOST + 64 * OF_A_CONNECTION

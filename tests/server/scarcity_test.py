@@ -14,6 +14,7 @@ import json
 import os
 import pathlib
 import resource
+import select
 import signal
 import socket
 import subprocess
@@ -22,7 +23,7 @@ import tempfile
 import threading
 import time
 
-from server_process import Server, wait_until
+from server_process import PATIENCE_S, Server, least, wait_until
 
 MIB = 1 << 20
 KEY = "a-key-of-this-test"
@@ -142,6 +143,8 @@ def check_bodies_without_the_key_hold_no_stream_up(binary, model):
     piece = b" " * (64 << 10)
     with serving(binary, model, "--api-key", KEY) as server:
         before, alone = settled(server), longest_gap(server, 400)
+        # The strangers of this test, and other programs, take their part of the processors.
+        most = 0.2 if os.environ.get("SLUICE_FULL") else 1
         ending = threading.Event()
 
         def send_bodies():
@@ -156,7 +159,7 @@ def check_bodies_without_the_key_hold_no_stream_up(binary, model):
         strangers = [threading.Thread(target=send_bodies) for _ in range(64)]
         for stranger in strangers:
             stranger.start()
-        gap = longest_gap(server, 400)
+        gap = least(lambda: longest_gap(server, 400), most)
         most_rss = server.rss() - before
         ending.set()
         for stranger in strangers:
@@ -164,51 +167,56 @@ def check_bodies_without_the_key_hold_no_stream_up(binary, model):
         print(f"   the longest gap of a stream: {alone:.3f} s alone, {gap:.3f} s beside 64 strangers, "
               f"who took {most_rss / MIB:.0f} MiB")
         assert most_rss < 32 * MIB, most_rss / MIB
-        # The strangers of this test take their part of the processors.
-        assert gap < (0.2 if os.environ.get("SLUICE_FULL") else 1), gap
+        assert gap < most, gap
 
 
 def check_incomplete_bodies_share_their_memory(binary, model):
     with serving(binary, model, "--max-body-bytes", "2M") as server:
         before = settled(server)
         many = [begin(server, "/tokenize", 2 * MIB, 2 * MIB - 4096) for _ in range(40)]
-        statuses = []
-        for connection in many:
-            connection.settimeout(0.2)
-            statuses.append(status_of(connection))
-        refused = statuses.count(503)
-        assert refused + statuses.count(0) >= 30 and refused > 0, statuses
-        assert None in statuses, statuses  # there is room for four
+        waiting, statuses = list(many), []
+        while len(statuses) < 30:
+            answered, _, _ = select.select(waiting, [], [], PATIENCE_S)
+            assert answered, statuses
+            statuses += [status_of(connection) for connection in answered]
+            waiting = [connection for connection in waiting if connection not in answered]
+        assert set(statuses) <= {0, 503} and 503 in statuses, statuses
+        time.sleep(0.5)
+        waiting = set(waiting).difference(select.select(waiting, [], [], 0)[0])
+        assert waiting, "there is room for four"
         assert server.rss() - before < 32 * MIB, (server.rss() - before) / MIB
         # Small ones are taken all the same, and large ones once there is room.
         status, _, body = ask(server, "POST", "/tokenize", '{"prompt": "a"}')
         assert status == 200, body
         for connection in many:
             connection.close()
-        time.sleep(0.3)
-        status, _, body = ask(server, "POST", "/tokenize", " " * MIB + '{"prompt": "a"}')
-        assert status == 200, body[:200]
+        wait_until("there is room again", lambda: ask(
+            server, "POST", "/tokenize", " " * MIB + '{"prompt": "a"}')[0] == 200)
 
 
 def check_a_large_body_holds_nobody_up(binary, model):
     with serving(binary, model) as server:
         words = json.dumps({"messages": [{"role": "user", "content": "a"}] * (14 * MIB // 34)})
-        answers = []
-        large = threading.Thread(
-            target=lambda: answers.append(ask(server, "POST", "/v1/chat/completions", words)))
-        begun = time.monotonic()
-        large.start()
-        slowest, count = 0, 0
-        while large.is_alive():
-            at = time.monotonic()
-            assert ask(server, "GET", "/health")[0] == 200
-            slowest = max(slowest, time.monotonic() - at)
-            count += 1
-            time.sleep(0.01)
-        took = time.monotonic() - begun
-        assert answers[0][0] == 400, answers[0][2][:200]  # longer than the context
-        assert took < 0.5 or slowest < max(0.3, took / 4), (slowest, took, count)
-        print(f"   a body of 14 MiB took {took:.2f} s, the slowest probe meanwhile {slowest:.3f} s")
+
+        def hold_up():
+            """How long a probe took beside the body, as a part of what is too long."""
+            answers = []
+            large = threading.Thread(
+                target=lambda: answers.append(ask(server, "POST", "/v1/chat/completions", words)))
+            begun = time.monotonic()
+            large.start()
+            slowest = 0
+            while large.is_alive():
+                at = time.monotonic()
+                assert ask(server, "GET", "/health")[0] == 200
+                slowest = max(slowest, time.monotonic() - at)
+                time.sleep(0.01)
+            took = time.monotonic() - begun
+            assert answers[0][0] == 400, answers[0][2][:200]  # longer than the context
+            print(f"   a body of 14 MiB took {took:.2f} s, the slowest probe meanwhile {slowest:.3f} s")
+            return 0 if took < 0.5 else slowest / max(0.3, took / 4)
+
+        assert least(hold_up, 1) < 1
         # A connection may go on with small bodies, and with large ones after small ones.
         with contextlib.closing(http.client.HTTPConnection("127.0.0.1", server.port)) as connection:
             for padding in (0, MIB, 0, 3 * MIB):
@@ -275,8 +283,7 @@ def check_large_bodies_wait_for_a_reserve(binary, model):
         assert {first, *answers} <= {0, 503}, (first, answers)
         assert answers.count(503) > 6, answers
         server.limit_address_space()
-        time.sleep(0.3)  # the reserve is kept again
-        assert ask_large() == 400  # longer than the context
+        wait_until("the reserve is kept again", lambda: ask_large() == 400)  # longer than the context
         assert ask_kept() == [200, 200]
 
 
@@ -384,7 +391,7 @@ def check_a_start_without_threads(binary, model):
                 wait_until("it serves or ends", lambda: server.poll() is not None or
                            b"serving " in log.read_bytes())
                 with contextlib.suppress(subprocess.TimeoutExpired):
-                    server.wait(0.5)
+                    server.wait(3)
                 text = log.read_text(encoding="utf-8", errors="replace")
                 if server.returncode is None:
                     server.send_signal(signal.SIGTERM)
@@ -407,7 +414,8 @@ def check_a_half_written_key_is_none(binary, model):
                 server.process.send_signal(signal.SIGHUP)
                 time.sleep(0.25)
                 file.write("abcdef\n")
-            time.sleep(1)
+            wait_until("the whole key is known", lambda: ask(
+                server, "GET", "/v1/models", key="sk-0123456789abcdef")[0] == 200)
             for key, wanted in (("sk-0123456789", 401), ("sk-0123456789abcdef", 200), (KEY, 200)):
                 assert ask(server, "GET", "/v1/models", key=key)[0] == wanted, key
 

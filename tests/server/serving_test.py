@@ -23,7 +23,7 @@ import sys
 import threading
 import time
 
-from server_process import Server, metric_of, run_checks, wait_until
+from server_process import PATIENCE_S, Server, metric_of, run_checks, wait_until
 
 HERE = os.path.dirname(os.path.abspath(__file__))
 
@@ -95,16 +95,22 @@ def check_streams(server, clients, seconds):
 
 
 def check_disconnect(server):
-    """A client that leaves has its request aborted, long before it would end."""
-    body = {"prompt": [1, 2, 3], "max_tokens": server.max_len - 8, "ignore_eos": True,
+    """A client that leaves has its request aborted, before it would end."""
+    body = {"prompt": [1, 2, 3], "max_tokens": server.max_len - 8, "ignore_eos": True, "n": 8,
             "stream": True}
-    connection, response = server.post(body)
-    response.readline()
-    wait_until("running", lambda: server.metric("vllm:num_requests_running") == 1)
-    response.close()
-    connection.close()
-    wait_until("aborted", lambda: server.metric("vllm:num_requests_running") == 0, 2)
-    assert server.metric("vllm:kv_cache_usage_perc") == 0
+
+    def is_aborted():
+        before = server.num_aborted()
+        connection, response = server.post(body)
+        response.readline()
+        response.close()
+        connection.close()
+        wait_until("idle", lambda: server.metric("vllm:num_requests_running") == 0)
+        assert server.metric("vllm:kv_cache_usage_perc") == 0
+        return server.num_aborted() > before
+
+    # The answer may be there before a busy machine lets this client leave.
+    assert any(is_aborted() for _ in range(10))
 
 
 def check_metrics_under_load(server):
@@ -167,14 +173,15 @@ def begin_streams(server, count, read):
 
 def check_drain(binary, model):
     """SIGTERM: a hundred running streams end whole, new connections find nobody; exit code 0."""
-    server = Server(binary, model, "--max-num-seqs", "128")
+    server = Server(binary, model, "--max-num-seqs", "128", "--drain-timeout-s", "600")
     answers, tokens = [], 600
     body = {"prompt": [5] * 8, "max_tokens": tokens, "ignore_eos": True, "temperature": 0}
     threads = begin_streams(server, 100,
                             lambda begun: answers.append(server.stream(body, begun.set)))
-    assert server.stop() == 0
+    server.process.send_signal(signal.SIGTERM)
     for thread in threads:
         thread.join()
+    assert server.process.wait(timeout=PATIENCE_S) == 0
     assert len(answers) == 100 and all(len(logprobs) == tokens for _, logprobs in answers)
 
 
@@ -249,17 +256,15 @@ def check_drain_deadline(binary, model):
 
 def check_second_signal(binary, model):
     """A second SIGTERM does not wait for the streams; the cut stream says so."""
-    server = Server(binary, model)
-    body = {"prompt": [5] * 8, "max_tokens": server.max_len - 16, "ignore_eos": True,
+    server = Server(binary, model, "--max-stream-buffer-bytes", "1000000000", "--drain-timeout-s", "600")
+    body = {"prompt": [5] * 8, "max_tokens": server.max_len - 16, "ignore_eos": True, "n": 16,
             "stream": True}
     connection, response = server.post(body)
     response.readline()
     server.process.send_signal(signal.SIGTERM)
-    time.sleep(0.05)
-    started = time.monotonic()
+    wait_until("it accepts no more", lambda: not server.accepts())
     server.process.send_signal(signal.SIGTERM)
-    server.process.wait(timeout=10)
-    assert time.monotonic() - started < 3
+    server.process.wait(timeout=PATIENCE_S)
     try:
         rest = response.read()
     except http.client.IncompleteRead as cut:
