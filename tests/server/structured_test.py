@@ -7,13 +7,15 @@ were cut by length; the official client parses them into classes of pydantic; wh
 refused by name. With SLUICE_SMOLLM2 the model is that one. SLUICE_GENERATIONS: answers (120).
 """
 import concurrent.futures
+import contextlib
+import itertools
 import json
 import os
 import sys
 import time
 from typing import List, Literal, Optional
 
-from server_process import Server, needs, run_checks
+from server_process import Server, least, needs, run_checks
 
 needs("openai", "pydantic", "jsonschema_rs")
 
@@ -177,18 +179,21 @@ class Structured:
 
     def hostile_grammars_leave_others_alone(self):
         bad = "((((a{1,1000}){1,1000}){1,1000}){1,1000}){1,1000}"
-        before = self.server.rss()
-        with concurrent.futures.ThreadPoolExecutor(4) as pool:
-            hostile = [pool.submit(self.chat, max_tokens=2, extra_body={
-                "structured_outputs": {"regex": bad + "b" * i}}) for i in range(3)]
-            started = time.monotonic()
-            self.chat(max_tokens=4)
-            own = time.monotonic() - started
-            for one in hostile:
-                try:
-                    one.result()
-                except openai.BadRequestError:
-                    pass
+        before, numbers = self.server.rss(), itertools.count()
+
+        def own_time():
+            with concurrent.futures.ThreadPoolExecutor(4) as pool:
+                hostile = [pool.submit(self.chat, max_tokens=2, extra_body={
+                    "structured_outputs": {"regex": bad + "b" * next(numbers)}}) for _ in range(3)]
+                started = time.monotonic()
+                self.chat(max_tokens=4)
+                own = time.monotonic() - started
+                for one in hostile:
+                    with contextlib.suppress(openai.BadRequestError):
+                        one.result()
+            return own
+
+        own = least(own_time, 5)
         assert own < 5, own
         assert self.server.rss() - before < 512 << 20, "the memory is the child's"
         self.chat(max_tokens=4, response_format={"type": "json_object"})
