@@ -176,12 +176,12 @@ TEST(FromAPipe, AReadThatWaitsEndsByAnInterrupt) {
     auto interrupt = std::async(std::launch::async, [&] {
       std::this_thread::sleep_for(20ms);
       interrupted = true;
-      for (int i = 0; i < 300 && !is_over; ++i) std::this_thread::sleep_for(10ms);
+      for (int i = 0; i < 6000 && !is_over; ++i) std::this_thread::sleep_for(10ms);
       if (!is_over) type(ends[1], "\n");  // it waits for a line
     });
     const auto began = std::chrono::steady_clock::now();
     EXPECT_EQ(editor.read("> ").end, End::kInterrupted);
-    EXPECT_LT(std::chrono::steady_clock::now() - began, 2s);
+    EXPECT_LT(std::chrono::steady_clock::now() - began, 30s);
     is_over = true;
     interrupt.get();
     EXPECT_FALSE(interrupted);

@@ -181,7 +181,7 @@ struct Pair {
 
 template <typename Condition>
 bool wait_until(const Condition& condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::yield();

@@ -59,7 +59,7 @@ class RunningServer {
 
 // Waits for another thread's effect; false after ten seconds.
 inline bool eventually(const std::function<bool()>& condition) {
-  for (int i = 0; i < 10'000; ++i) {
+  for (int i = 0; i < 60'000; ++i) {
     if (condition()) return true;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
   }
