@@ -56,9 +56,10 @@ Result tojson(Runtime& runtime, const Value& self, const CallArgs& args) {
 }
 
 Result from_json(Runtime& runtime, const Value& self, const CallArgs& args) {
-  SLUICE_TRY_VOID(bind(runtime, "from_json", args, {}).map([](const Bound&) {}));
+  SLUICE_TRY(const Bound bound, bind(runtime, "from_json", args, {"default"}));
   if (!self.is(Kind::kString)) return runtime.fail("from_json: expected a string");
-  return parse_json(runtime, self.view(), self.text().overall());
+  return parse_json(
+      runtime, self.view(), self.text().overall(), bound.has(0) ? &bound[0] : nullptr);
 }
 
 template <CaseMap kMap>

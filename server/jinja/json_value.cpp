@@ -65,11 +65,12 @@ Result json_to_value(Runtime& runtime, const Json& json, Origin origin) {
   return Value(Kind::kDict, dict.get());
 }
 
-Result parse_json(Runtime& runtime, std::string_view text, Origin origin) {
+Result parse_json(Runtime& runtime, std::string_view text, Origin origin, const Value* otherwise) {
   SLUICE_TRY_VOID(runtime.charge(static_cast<int64_t>(text.size())));
   // A parsed element takes at most 16 bytes of tree per byte of text.
   SLUICE_TRY_VOID(runtime.reserve(static_cast<int64_t>(text.size()) * 16));
   const Json json = Json::parse(text, nullptr, /*allow_exceptions=*/false);
+  if (json.is_discarded() && otherwise != nullptr) return *otherwise;
   if (json.is_discarded()) return runtime.fail("from_json: the text is not JSON");
   return json_to_value(runtime, json, origin);
 }

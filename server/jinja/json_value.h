@@ -11,7 +11,10 @@ namespace sluice::jinja {
 
 // Strings, scalars and brackets get `origin`. kResourceExhausted where nesting is too deep.
 Result json_to_value(Runtime& runtime, const nlohmann::ordered_json& json, Origin origin);
-// Parses; kInvalidArgument where it is not JSON.
-Result parse_json(Runtime& runtime, std::string_view text, Origin origin);
+// Parses. Where it is not JSON: `otherwise`, or without it kInvalidArgument.
+Result parse_json(Runtime& runtime,
+                  std::string_view text,
+                  Origin origin,
+                  const Value* otherwise);
 
 }  // namespace sluice::jinja

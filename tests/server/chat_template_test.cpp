@@ -507,6 +507,8 @@ TEST(ChatTemplate, OneTemplateRendersOnManyThreads) {
 TEST(FromJson, ReadsWhatTojsonWrote) {
   EXPECT_EQ(marked("{{ (x | tojson | from_json).a[0] }}", {{"x", {{"a", {"<b>"}}}}}), "⟦<b>⟧");
   EXPECT_EQ(error_of("{{ '{' | from_json }}"), ErrorCode::kInvalidArgument);
+  EXPECT_EQ(marked("{{ x | from_json(x) }}{{ '[1]' | from_json('') }}", {{"x", "{<b>"}}),
+            "⟦{<b>⟧[1]");
 }
 
 // Whatever stands at the ends of the templates, each renders as it would alone.
