@@ -32,7 +32,8 @@ constexpr const char* kNames[] = {"tokenizer_config.json",
                                   "additional_chat_templates/tool_use.jinja",
                                   "additional_chat_templates/rag.jinja"};
 
-Expected<std::vector<NamedFile>> files_of_directory(const std::string& directory) {
+Expected<std::vector<NamedFile>> files_of_directory(const std::string& directory,
+                                                    const std::string& chat_template) {
   std::vector<NamedFile> files;
   SLUICE_TRY(std::string json, load_tokenizer_json(directory));
   if (!json.empty()) files.push_back({"tokenizer.json", std::move(json)});
@@ -52,6 +53,8 @@ Expected<std::vector<NamedFile>> files_of_directory(const std::string& directory
     }
     files.push_back({name, std::move(content)});
   }
+  SLUICE_TRY(const std::string own, load_own_template(directory));
+  if (own.empty() && !chat_template.empty()) files.push_back({"chat_template.jinja", chat_template});
   return files;
 }
 
@@ -61,7 +64,7 @@ Expected<std::vector<NamedFile>> read_tokenizer_files(const std::string& path,
                                                       const std::string& chat_template,
                                                       const std::vector<TokenId>& end_tokens) {
   std::error_code error;
-  if (std::filesystem::is_directory(path, error)) return files_of_directory(path);
+  if (std::filesystem::is_directory(path, error)) return files_of_directory(path, chat_template);
   SLUICE_TRY(const auto file, GgufFile::open(path));
   SLUICE_TRY(const Vocabulary vocabulary, read_vocabulary(*file));
   std::vector<NamedFile> files;

@@ -16,8 +16,9 @@ struct NamedFile {
   std::string content;
 };
 
-// `path` names a loaded model. `chat_template` and `end_tokens` go into generated files. Reads the
-// disk. kDataLoss, kNotFound: the files have disappeared or changed.
+// `path` names a loaded model. `chat_template` and `end_tokens` go into generated files; beside a
+// directory's own files the template is one where they hold none. Reads the disk. kDataLoss,
+// kNotFound: the files have disappeared or changed.
 Expected<std::vector<NamedFile>> read_tokenizer_files(const std::string& path,
                                                       const std::string& chat_template,
                                                       const std::vector<TokenId>& end_tokens);

@@ -17,6 +17,7 @@
 
 #include "engine/tokenizer/detokenizer.h"
 #include "engine/tokenizer/files/hf_tokenizer.h"
+#include "engine/tokenizer/files/mistral_templates.h"
 #include "engine/tokenizer/files/tiktoken.h"
 #include "tests/engine/token_cases.h"
 #include "tests/support/golden_folder.h"
@@ -66,8 +67,25 @@ TEST(Tekken, SpecialTokensComeFirstAndTokensBeyondTheSizeAreLeftOut) {
     for (const char* special : {last, filled, "[INST]"}) {
       EXPECT_TRUE(tokenizer.is_special(tokenizer.find_token(special))) << special;
     }
-    EXPECT_TRUE(text->chat_template.empty());
+    // The second has too few control tokens for the template of its version.
+    EXPECT_EQ(text->chat_template, std::string_view(name) == "v3" ? mistral_template("v3") : "");
   }
+}
+
+TEST(Tekken, TheVersionIsReadWhereverItStands) {
+  const std::pair<const char*, const char*> kFiles[] = {
+      {R"({"config":{"version":"v3"},broken)", "v3"},
+      {R"({"vocab":[{"version":"a"}],"version":"b","config":{"x":{"version":"c"},"version":"v7"}})",
+       "v7"},
+      {R"({"config":{"version":7}})", ""},
+      {R"({"config":{},"more":{"version":"v3"}})", ""},
+      {"[]", ""}};
+  for (const auto& [file, version] : kFiles) {
+    EXPECT_EQ(tekken_version(file).value_or("error"), version) << file;
+  }
+  EXPECT_FALSE(tekken_version(R"({"config":)").has_value());
+  EXPECT_FALSE(tekken_version("").has_value());
+  EXPECT_EQ(mistral_template("v15"), "");
 }
 
 // The merges of the tokenizer.json written of it.

@@ -13,6 +13,7 @@
 #include "engine/core/log.h"
 #include "engine/tokenizer/detokenizer.h"
 #include "engine/tokenizer/files/hf_tokenizer.h"
+#include "engine/tokenizer/files/mistral_templates.h"
 #include "engine/tokenizer/files/tiktoken.h"
 #include "engine/tokenizer/files/vocabulary_files.h"
 #include "tests/fuzz/target.h"
@@ -36,6 +37,9 @@ void check(const HfTokenizerFiles& files) {
   }
   for (const TokenId id : (*tokenizer)->end_tokens()) {
     CHECK(id >= 0 && id < (*tokenizer)->vocab_size());
+  }
+  if (const auto source = template_of_tekken(files.ranks, **tokenizer)) {
+    CHECK(source->empty() || source->find("[INST]") != std::string::npos);
   }
   for (const std::string_view text : kTexts) {
     for (const SpecialText special : {SpecialText::kText, SpecialText::kParse}) {

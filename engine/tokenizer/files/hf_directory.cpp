@@ -8,6 +8,7 @@
 
 #include "engine/core/log.h"
 #include "engine/tokenizer/files/hf_tokenizer.h"
+#include "engine/tokenizer/files/mistral_templates.h"
 #include "engine/tokenizer/files/named_templates.h"
 #include "engine/tokenizer/files/tiktoken.h"
 #include "engine/tokenizer/files/vocabulary_files.h"
@@ -102,6 +103,11 @@ std::string what_is_instead(const std::string& directory) {
 
 }  // namespace
 
+Expected<std::string> load_own_template(const std::string& directory) {
+  SLUICE_TRY(const std::string config, read_file(directory, "tokenizer_config.json"));
+  return read_templates(directory, config);
+}
+
 Expected<std::string> load_tokenizer_json(const std::string& directory) {
   SLUICE_TRY(std::string json, read_file(directory, "tokenizer.json"));
   if (!json.empty()) return json;
@@ -156,6 +162,10 @@ Expected<HfText> load_hf_text(const std::string& directory) {
   HfText result;
   result.tokenizer = std::move(*tokenizer);
   SLUICE_TRY(result.chat_template, read_templates(directory, files.tokenizer_config));
+  if (!result.chat_template.empty()) return result;
+  SLUICE_TRY(const std::string tekken, read_file(directory, "tekken.json"));
+  if (tekken.empty()) return result;
+  SLUICE_TRY(result.chat_template, template_of_tekken(tekken, *result.tokenizer));
   return result;
 }
 

@@ -31,9 +31,13 @@ Expected<std::unique_ptr<Tokenizer>> create_hf_tokenizer(const HfTokenizerFiles&
 struct HfText {
   std::unique_ptr<Tokenizer> tokenizer;
   // The template of chat_template.jinja, else tokenizer_config.json or chat_template.json; several
-  // of them, and those of additional_chat_templates/, are joined (named_templates.h). Empty: none.
+  // of them, and those of additional_chat_templates/, are joined (named_templates.h). Without any,
+  // that for the version of a tekken.json (mistral_templates.h). Empty: none.
   std::string chat_template;
 };
+
+// Returns the template that a directory's own files hold; empty: none.
+Expected<std::string> load_own_template(const std::string& directory);
 
 // Returns a directory's tokenizer.json, or, without one and without any of kRankedFiles, what its
 // older files mean (vocabulary_files.h); empty: it has none that are read. kDataLoss: as there.

@@ -128,7 +128,75 @@ Expected<Json> read_vocabulary(const Json& file, size_t count, size_t first_id) 
   return vocab;
 }
 
+// Stops at config.version.
+class VersionReader final : public nlohmann::json_sax<Json> {
+ public:
+  [[nodiscard]] bool is_bad() const { return is_bad_; }
+
+  [[nodiscard]] std::string take() { return std::move(version_); }
+
+  bool null() override { return true; }
+
+  bool boolean(bool) override { return true; }
+
+  bool number_integer(number_integer_t) override { return true; }
+
+  bool number_unsigned(number_unsigned_t) override { return true; }
+
+  bool number_float(number_float_t, const string_t&) override { return true; }
+
+  bool binary(binary_t&) override { return true; }
+
+  bool string(string_t& value) override {
+    const bool is_found = level_ == 2 && is_in_config_ && is_version_;
+    if (is_found) version_ = std::move(value);
+    return !is_found;
+  }
+
+  bool start_object(size_t) override {
+    ++level_;
+    return true;
+  }
+
+  bool start_array(size_t) override {
+    ++level_;
+    return true;
+  }
+
+  bool key(string_t& name) override {
+    if (level_ == 1) is_in_config_ = name == "config";
+    is_version_ = name == "version";
+    return true;
+  }
+
+  bool end_object() override { return end_array(); }
+
+  bool end_array() override {
+    --level_;
+    return true;
+  }
+
+  bool parse_error(size_t, const std::string&, const nlohmann::detail::exception&) override {
+    is_bad_ = true;
+    return false;
+  }
+
+ private:
+  int64_t level_ = 0;
+  bool is_in_config_ = false;  // of the member at level 1
+  bool is_version_ = false;    // the name of the member that is read
+  bool is_bad_ = false;
+  std::string version_;
+};
+
 }  // namespace
+
+Expected<std::string> tekken_version(std::string_view text) {
+  VersionReader reader;
+  Json::sax_parse(text, &reader);
+  if (reader.is_bad()) return json_error(kFile, "it is not JSON");
+  return reader.take();
+}
 
 Expected<Json> read_tekken(std::string_view text) {
   SLUICE_TRY(const Json file, json_object_in(std::string(text), kFile));

@@ -5,6 +5,7 @@
 #pragma once
 
 #include <nlohmann/json_fwd.hpp>
+#include <string>
 #include <string_view>
 
 #include "engine/core/status.h"
@@ -17,5 +18,9 @@ namespace sluice {
 // begin with <s>. kDataLoss: the file has another form; kUnsupported: its special tokens are
 // missing.
 Expected<nlohmann::json> read_tekken(std::string_view text);
+
+// Returns the file's version, "v13", without reading what follows it; empty: it states none.
+// kDataLoss: the file is not JSON.
+Expected<std::string> tekken_version(std::string_view text);
 
 }  // namespace sluice

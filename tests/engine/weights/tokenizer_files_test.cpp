@@ -97,6 +97,24 @@ TEST(TokenizerFiles, AnExpressionThatIsNotTekkensIsSaidOfMistral) {
   }
 }
 
+// Readers of the files know no template of a version.
+TEST(TokenizerFiles, ATemplateThatIsBuiltInIsAFile) {
+  const std::string folder = golden_folder() + "/tokenizer/tekken/v3";
+  const auto text = load_hf_text(folder);
+  ASSERT_TRUE(text.has_value()) << text.error().message;
+  ASSERT_FALSE(text->chat_template.empty());
+  const auto files = read_tokenizer_files(folder, text->chat_template, {});
+  ASSERT_TRUE(files.has_value()) << files.error().message;
+  EXPECT_EQ(files->back().name, "chat_template.jinja");
+  EXPECT_EQ(files->back().content, text->chat_template);
+  const testing::TemporaryFolder own;
+  std::filesystem::copy(folder, own.path());
+  std::ofstream(own.at("chat_template.json")) << R"({"chat_template": "own"})";
+  const auto as_given = read_tokenizer_files(own.path(), "own", {});
+  ASSERT_TRUE(as_given.has_value()) << as_given.error().message;
+  EXPECT_EQ(as_given->back().name, "chat_template.json");
+}
+
 TEST(TokenizerFiles, ATokenizerInAnotherLayoutIsNamed) {
   for (const char* name : {"tokenizer.model", "sentencepiece.bpe.model", "vocab.json"}) {
     const testing::TemporaryFolder model;
