@@ -48,8 +48,8 @@ std::vector<Knob> make_model_knobs() {
       string<&Config::chat_template>(
           "chat-template",
           "model",
-          "Jinja file, the template itself, or deepseek_v32 (built in, for V3.2), to use instead of "
-          "the model's own."),
+          "Jinja file, the template itself, or one that is built in (deepseek_v32, mistral_v3, "
+          "mistral_v7, mistral_v11, mistral_v13), to use instead of the model's own."),
       string<&Config::tool_call_parser>("tool-call-parser",
                                         "model",
                                         "How the model writes calls of tools: vLLM's or SGLang's "

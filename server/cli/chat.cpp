@@ -37,7 +37,7 @@ Expected<ChatTemplate> compile_template(const Config& config, const ModelInfo& m
     SLUICE_TRY(const std::string source, read_template_source(config.chat_template));
     return ChatTemplate::compile(source);
   }
-  const std::string_view built_in = built_in_template(model.architecture);
+  const std::string built_in = built_in_template(model.architecture);
   if (model.chat_template.empty() && !built_in.empty()) return ChatTemplate::compile(built_in);
   if (model.chat_template.empty()) {
     return make_error(ErrorCode::kInvalidArgument,

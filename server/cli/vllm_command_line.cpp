@@ -298,13 +298,20 @@ Expected<void> check_model_flags(const ModelFlags& flags, TranslatedCommandLine&
 }
 
 // How a prompt is written: by a chat template, or by what DeepSeek V3.2 has in the place of one,
-// whatever template is given beside it.
+// whatever template is given beside it. Mistral's models without a template have one by the version
+// of their tekken.json.
 Expected<void> apply_tokenizer_mode(const Given& given, TranslatedCommandLine& out) {
   constexpr std::string_view kDeepseek = "deepseek_v32";
   const std::string& mode = given.values.front();
   if (lists("auto,hf", mode)) return {};
+  if (mode == "mistral") {
+    out.warnings.push_back(
+        "--tokenizer-mode mistral is left out: chats follow the model's chat template, or without "
+        "one its tekken.json's version");
+    return {};
+  }
   if (mode != kDeepseek) {
-    return refuse(given, "must be auto, hf or deepseek_v32, got \"" + mode + "\"");
+    return refuse(given, "must be auto, hf, mistral or deepseek_v32, got \"" + mode + "\"");
   }
   std::erase_if(out.arguments, [](const std::string& argument) {
     return argument.starts_with("--chat-template=");

@@ -14,7 +14,7 @@ namespace {
 
 // The template of the model's files, or of ours for models that come without.
 std::string source_of(const ModelInfo& model) {
-  return model.chat_template.empty() ? std::string(built_in_template(model.architecture))
+  return model.chat_template.empty() ? built_in_template(model.architecture)
                                      : model.chat_template;
 }
 

@@ -2,6 +2,7 @@
 #include <array>
 #include <utility>
 
+#include "engine/tokenizer/files/mistral_templates.h"
 #include "server/prompt/chat_template.h"
 
 namespace sluice {
@@ -117,16 +118,19 @@ constexpr std::string_view kDeepseekV32 = R"jinja(
   {%- endif -%}
 {%- endfor -%})jinja";
 
-// config.json's model_type and GGUF's architecture.
+// Those for a family's models, by config.json's model_type and GGUF's architecture.
 constexpr std::array<std::pair<std::string_view, std::string_view>, 2> kTemplates = {
     {{"deepseek_v32", kDeepseekV32}, {"deepseek32", kDeepseekV32}}};
 
+constexpr std::string_view kMistral = "mistral_";
+
 }  // namespace
 
-std::string_view built_in_template(std::string_view name) {
+std::string built_in_template(std::string_view name) {
   for (const auto& [family, source] : kTemplates) {
-    if (family == name) return source;
+    if (family == name) return std::string(source);
   }
+  if (name.starts_with(kMistral)) return mistral_template(name.substr(kMistral.size()));
   return {};
 }
 

@@ -130,8 +130,8 @@ Expected<std::string> read_template_source(const std::string& given) {
     return given.find(tag) != std::string::npos;
   });
   if (has_tag && !is_file) return given;
-  const std::string_view built_in = built_in_template(given);
-  if (!built_in.empty() && !is_file) return std::string(built_in);
+  const std::string built_in = built_in_template(given);
+  if (!built_in.empty() && !is_file) return built_in;
   std::ifstream file(given, std::ios::binary);
   std::ostringstream text;
   text << file.rdbuf();

@@ -70,7 +70,8 @@ class ChatTemplate {
 Expected<std::string> read_template_source(const std::string& given);
 
 // Returns the source for models that come with code instead of a template, by config.json's
-// model_type or GGUF's architecture; empty: none is built in.
-std::string_view built_in_template(std::string_view name);
+// model_type or GGUF's architecture, or by mistral_ and a version of mistral_template(); empty:
+// none is built in.
+std::string built_in_template(std::string_view name);
 
 }  // namespace sluice

@@ -413,8 +413,14 @@ TEST(VllmCommandLine, FormatsOfOneModelAreTakenAndOtherPromptsAreNot) {
   ASSERT_TRUE(parsed.invocation) << text;
   EXPECT_EQ(parsed.invocation->config.chat_template, "");
   EXPECT_EQ(text, "vllm: --mm-encoder-tp-mode means nothing here and is left out\n");
-  EXPECT_EQ(refusal({"vllm", "serve", "m", "--tokenizer-mode", "mistral"}),
-            "vllm: flag --tokenizer-mode must be auto, hf or deepseek_v32, got \"mistral\"\n");
+  EXPECT_EQ(refusal({"vllm", "serve", "m", "--tokenizer-mode", "slow"}),
+            "vllm: flag --tokenizer-mode must be auto, hf, mistral or deepseek_v32, got \"slow\"\n");
+  const auto [mistral, mistral_text] = run({"vllm", "serve", "m", "--tokenizer-mode", "mistral"});
+  ASSERT_TRUE(mistral.invocation) << mistral_text;
+  EXPECT_EQ(mistral.invocation->config.chat_template, "");
+  EXPECT_EQ(mistral_text,
+            "vllm: --tokenizer-mode mistral is left out: chats follow the model's chat template, or "
+            "without one its tekken.json's version\n");
   for (const bool is_last : {false, true}) {
     std::vector<const char*> words = {"vllm", "serve", "m", "--tokenizer-mode", "deepseek_v32"};
     words.insert(words.begin() + (is_last ? 5 : 3), {"--chat-template", "other.jinja"});
