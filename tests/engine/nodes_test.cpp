@@ -14,6 +14,7 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
+#include "engine/parallel/group_socket.h"
 #include "engine/parallel/parallel.h"
 #include "quant/format.h"
 #include "tests/engine/nodes_rig.h"

@@ -19,16 +19,11 @@
 #include "engine/parallel/parallel.h"
 #include "engine/parallel/rank_group.h"
 #include "engine/parallel/rank_transport.h"
+#include "tests/support/free_port.h"
 
 namespace sluice::testing {
 
 using Met = Expected<std::unique_ptr<RankGroup>>;
-
-inline uint16_t free_rank_port() {
-  const auto listener = GroupListener::open("127.0.0.1", 0);
-  CHECK(listener.has_value());
-  return (*listener)->port();
-}
 
 inline RankGroupOptions rank_options(int32_t rank, int32_t size, uint16_t port) {
   return {.rank = rank,
@@ -37,7 +32,7 @@ inline RankGroupOptions rank_options(int32_t rank, int32_t size, uint16_t port) 
           .port = port,
           .secret = "a secret of this test",
           .build = "build 1",
-          .init_timeout_s = 20};
+          .init_timeout_s = 60};
 }
 
 // Meets with these options, one thread each; by rank.
@@ -52,7 +47,7 @@ inline std::vector<Met> meet(const std::vector<RankGroupOptions>& all) {
 }
 
 inline std::vector<std::unique_ptr<RankGroup>> group_of(int32_t size) {
-  const uint16_t port = free_rank_port();
+  const uint16_t port = free_port();
   std::vector<RankGroupOptions> all;
   for (int32_t rank = 0; rank < size; ++rank) all.push_back(rank_options(rank, size, port));
   std::vector<std::unique_ptr<RankGroup>> groups;

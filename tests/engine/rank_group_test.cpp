@@ -30,7 +30,7 @@ namespace sluice {
 namespace {
 
 using testing::connect;
-using testing::free_rank_port;
+using testing::free_port;
 using testing::group_of;
 using testing::kMostWords;
 using testing::meet;
@@ -151,7 +151,7 @@ void expect_named_in_memory(bool passes) {
       passes ? shared_stage_bytes(kSizes) : shared_rank_bytes(2, kSizes.part_bytes)));
   ASSERT_TRUE(memory.has_value());
   const std::span<std::byte> bytes = (*memory)->bytes();
-  const auto soon = Clock::now() + std::chrono::seconds(5);
+  const auto soon = Clock::now() + std::chrono::seconds(60);
   const auto door = SharedSegment::knock((*memory)->ticket());
   ASSERT_TRUE(door.has_value() && (*memory)->hand_over(soon).has_value());
   auto taken = SharedSegment::take(**door, (*memory)->ticket(), soon);
@@ -220,7 +220,7 @@ TEST(SharedRanks, AFollowerThatIsGoneFailsAllWithItsName) {
     EXPECT_TRUE(own->all_gather(std::as_bytes(std::span(&part, 1))).empty());
   });
   EXPECT_NE(groups[0]->why().find("rank 1 at 127.0.0.1:"), std::string::npos) << groups[0]->why();
-  EXPECT_LT(Clock::now() - begun, std::chrono::seconds(5));
+  EXPECT_LT(Clock::now() - begun, RankGroup::kExchange);
 }
 
 TEST(RankGroup, AFollowerThatIsGoneFailsAllWithItsName) {
@@ -243,7 +243,7 @@ TEST(RankGroup, AFollowerThatIsGoneFailsAllWithItsName) {
   waiting.join();
   EXPECT_FALSE(has_parts);
   EXPECT_NE(groups[2]->why().find("rank 0 at 127.0.0.1:"), std::string::npos) << groups[2]->why();
-  EXPECT_LT(Clock::now() - begun, std::chrono::seconds(4));
+  EXPECT_LT(Clock::now() - begun, RankGroup::kExchange);
 }
 
 TEST(RankGroup, AnOrderlyEndIsNoFailure) {
@@ -268,7 +268,7 @@ TEST(RankGroup, AllHaveTheFirstReason) {
 }
 
 TEST(RankGroup, WhoDoesNotBelongIsRefusedAndTheOthersStillMeet) {
-  const uint16_t port = free_rank_port();
+  const uint16_t port = free_port();
   const auto lead =
       std::async(std::launch::async, [&] { return RankGroup::meet(rank_options(0, 2, port)); });
   const auto refusal = [&](auto change) {
@@ -284,7 +284,7 @@ TEST(RankGroup, WhoDoesNotBelongIsRefusedAndTheOthersStillMeet) {
   EXPECT_NE(refusal([](auto& own) { own.size = 3; }).find("--nnodes is 2 here, 3 there"),
             std::string::npos);
   // A stranger that says nothing costs a handshake's time.
-  const auto silent = GroupSocket::dial("127.0.0.1", port, Clock::now() + std::chrono::seconds(5));
+  const auto silent = GroupSocket::dial("127.0.0.1", port, Clock::now() + std::chrono::seconds(60));
   ASSERT_TRUE(silent.has_value());
   const Met met = RankGroup::meet(rank_options(1, 2, port));
   EXPECT_TRUE(met.has_value()) << met.error().message;
@@ -292,7 +292,7 @@ TEST(RankGroup, WhoDoesNotBelongIsRefusedAndTheOthersStillMeet) {
 
 // A pod's name may not be known yet, and a machine's own often means its loopback address.
 TEST(GroupListener, ANameMeansAllInterfacesAndAnAddressItself) {
-  const auto soon = Clock::now() + std::chrono::seconds(5);
+  const auto soon = Clock::now() + std::chrono::seconds(60);
   const auto named = GroupListener::open("a-name-that-is-not-known.invalid", 0);
   ASSERT_TRUE(named.has_value()) << named.error().message;
   const std::string port = ":" + std::to_string((*named)->port());
@@ -314,9 +314,9 @@ TEST(GroupListener, ANameMeansAllInterfacesAndAnAddressItself) {
 }
 
 TEST(RankGroup, WhoWasRefusedLastIsNamedAtTheEnd) {
-  const uint16_t port = free_rank_port();
+  const uint16_t port = free_port();
   RankGroupOptions lead = rank_options(0, 2, port);
-  lead.init_timeout_s = 2;
+  lead.init_timeout_s = 4;
   RankGroupOptions follower = rank_options(1, 2, port);
   follower.build = "build 2";
   const std::vector<Met> met = meet({lead, follower});
@@ -327,7 +327,7 @@ TEST(RankGroup, WhoWasRefusedLastIsNamedAtTheEnd) {
 }
 
 TEST(RankGroup, RanksThatStayAwayAreNamed) {
-  const uint16_t port = free_rank_port();
+  const uint16_t port = free_port();
   RankGroupOptions lead = rank_options(0, 3, port);
   lead.init_timeout_s = 2;
   RankGroupOptions follower = rank_options(2, 3, port);
@@ -342,7 +342,7 @@ TEST(RankGroup, RanksThatStayAwayAreNamed) {
   std::byte byte{};
   EXPECT_FALSE((*met[1])->receive_next(std::span(&byte, 1)));
   EXPECT_NE((*met[1])->why().find("missing after 2 s"), std::string::npos) << (*met[1])->why();
-  RankGroupOptions alone = rank_options(1, 2, free_rank_port());
+  RankGroupOptions alone = rank_options(1, 2, free_port());
   alone.init_timeout_s = 1;
   const Met none = RankGroup::meet(alone);
   ASSERT_FALSE(none.has_value());
@@ -352,13 +352,13 @@ TEST(RankGroup, RanksThatStayAwayAreNamed) {
 
 // The time for these is no setting.
 TEST(RankGroup, AFollowerThatStaysAwayFromAnotherIsNamedWithoutASetting) {
-  const uint16_t port = free_rank_port();
+  const uint16_t port = free_port();
   std::vector<RankGroupOptions> all;
   for (int32_t rank = 0; rank < 3; ++rank) all.push_back(rank_options(rank, 3, port));
   all[2].peer_timeout_s = 1;
   const std::vector<Met> met = meet(all);
   ASSERT_TRUE(met[0].has_value() && met[1].has_value() && met[2].has_value());
-  const uint16_t closed = free_rank_port();
+  const uint16_t closed = free_port();
   const Expected<void> dialled = (*met[2])->dial_peer(1, {.host = "127.0.0.1", .port = closed});
   ASSERT_FALSE(dialled.has_value());
   EXPECT_EQ(dialled.error().code, ErrorCode::kDeadlineExceeded);
@@ -371,13 +371,13 @@ TEST(RankGroup, AFollowerThatStaysAwayFromAnotherIsNamedWithoutASetting) {
 // While others are awaited: whose silence would end the ranks that have come, and whose place a
 // process takes that starts again.
 TEST(RankGroup, ARankThatStartsAgainBeforeTheLastTakesItsPlace) {
-  const uint16_t port = free_rank_port();
+  const uint16_t port = free_port();
   auto lead = std::async(std::launch::async,
                          [&] { return RankGroup::meet(rank_options(0, 3, port)); });
   Met first = RankGroup::meet(rank_options(1, 3, port));
   ASSERT_TRUE(first.has_value());
   first->reset();
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   Met second = RankGroup::meet(rank_options(1, 3, port));
   while (!second.has_value() && std::chrono::steady_clock::now() < end) {
     std::this_thread::sleep_for(std::chrono::milliseconds(50));

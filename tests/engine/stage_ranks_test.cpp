@@ -145,7 +145,7 @@ TEST(StageRanks, AStageThatIsGoneFailsAllWithItsName) {
     for (const size_t rank : {0, 2}) {
       EXPECT_NE(groups[rank]->why().find(words), std::string::npos) << groups[rank]->why();
     }
-    EXPECT_LT(Clock::now() - begun, std::chrono::seconds(5));
+    EXPECT_LT(Clock::now() - begun, RankGroup::kExchange);
   }
 }
 
@@ -164,7 +164,7 @@ TEST(StageRanks, AnOrderlyEndEndsWhatWaits) {
       uint32_t word = 0;
       EXPECT_FALSE(own->pass(0, 1, std::as_writable_bytes(std::span(&word, 1))));
     });
-    EXPECT_LT(Clock::now() - begun, std::chrono::seconds(5));
+    EXPECT_LT(Clock::now() - begun, RankGroup::kExchange);
     for (const auto& group : groups) EXPECT_EQ(group->why(), "") << transport;
     groups.pop_back();  // rank 0 waits for it
   }
@@ -204,7 +204,7 @@ TEST(StageRanks, RanksOfAStageExchangeBesideItsBorders) {
       if (rank >= 2) {
         EXPECT_TRUE(made->rank->all_gather({}).empty());
       }
-      const auto until = Clock::now() + std::chrono::seconds(5);
+      const auto until = Clock::now() + std::chrono::seconds(60);
       while (!group.has_failed() && Clock::now() < until) {
         std::this_thread::sleep_for(std::chrono::milliseconds(1));
       }

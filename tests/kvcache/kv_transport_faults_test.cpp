@@ -39,7 +39,7 @@ KvTransportOptions connections(int32_t count) {
 
 template <typename Condition>
 bool wait_until(const Condition& condition) {
-  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
+  const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
   while (!condition()) {
     if (std::chrono::steady_clock::now() > end) return false;
     std::this_thread::sleep_for(std::chrono::milliseconds(1));

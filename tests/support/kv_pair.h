@@ -125,9 +125,9 @@ class TransportEnd {
 
   KvTransport* operator->() { return transport_.get(); }
 
-  // Waits until `done` accepts the completions so far. False: ten seconds are over.
+  // Waits until `done` accepts the completions so far. False: `time` is over.
   bool wait_until(const std::function<bool(const std::vector<KvCompletion>&)>& done,
-                  std::chrono::milliseconds time = std::chrono::seconds(10)) {
+                  std::chrono::milliseconds time = std::chrono::seconds(60)) {
     const auto end = std::chrono::steady_clock::now() + time;
     while (true) {
       std::vector<KvCompletion> fresh;

@@ -13,16 +13,10 @@
 
 #include "engine/core/config.h"
 #include "engine/engine.h"
-#include "engine/parallel/group_socket.h"
 #include "engine/parallel/parallel.h"
+#include "tests/support/free_port.h"
 
 namespace sluice::testing {
-
-inline int32_t free_port() {
-  const auto listener = GroupListener::open("127.0.0.1", 0);
-  CHECK(listener.has_value());
-  return (*listener)->port();
-}
 
 class NodeGroup {
  public:

@@ -29,7 +29,7 @@ class Heard {
   bool waits_for(const Addresses& wanted) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(
-        lock, std::chrono::seconds(10), [&] { return !all_.empty() && all_.back() == wanted; });
+        lock, std::chrono::seconds(60), [&] { return !all_.empty() && all_.back() == wanted; });
   }
 
  private:
