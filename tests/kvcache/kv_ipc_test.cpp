@@ -301,7 +301,8 @@ TEST_F(KvIpc, LoansThatDoNotAgreeAreRefusedByName) {
   };
 
   const std::array<Case, 3> cases = {{
-      {[](MemoryLoan& loan) { loan.handle[0] ^= std::byte{0xff}; }, "no such memory"},
+      // One byte of the shim's handle would name another process or thread, which may exist.
+      {[](MemoryLoan& loan) { std::ranges::fill(loan.handle, std::byte{0xff}); }, "no such memory"},
       {[](MemoryLoan& loan) { loan.bytes += test::kIpcSlotBytes; }, "fewer bytes"},
       {[](MemoryLoan& loan) { loan.device[0] ^= std::byte{1}; }, "GPU"},
   }};
