@@ -112,7 +112,7 @@ class Engine {
 [[nodiscard]] Expected<std::unique_ptr<Engine>> create_engine(const Config& config);
 
 // Creates an engine with other groups of ranks than make_local_ranks() and open_nccl()
-// (parallel.h). After a rank has failed, the requests of each step end with kError.
+// (parallel.h). After a rank has failed, the requests of each step end with kAbort and the reason.
 [[nodiscard]] Expected<std::unique_ptr<Engine>> create_engine(const Config& config,
                                                               const RankGroups& groups);
 

@@ -26,6 +26,7 @@ Expected<RequestId> LocalEngine::submit(ValidRequest request, OutputSink& sink) 
     SLUICE_TRY(grammar, grammars_->request(request.grammar, request.tenant));
   }
   SLUICE_TRY(const QueuedWork queued, gate_.enter(request));
+  QueuePlace place(gate_, queued);  // memory may be too little for what follows
   if (request.pooling) cut_padding(pooled_padding_, request.prompt);
   int64_t max_wait_ms = int64_t{1000} * config_.max_queue_wait_s;
   if (const int64_t own = request.max_queue_wait_ms; own > 0) {
@@ -39,9 +40,9 @@ Expected<RequestId> LocalEngine::submit(ValidRequest request, OutputSink& sink) 
   if (state.record->pooling) asked.pooled = rows_to_pool(*info_.pooling, *state.record->pooling);
   if (max_wait_ms > 0) asked.deadline_ms = asked.arrival_ms + max_wait_ms;
   if (!inbox_.try_push(std::move(state))) {
-    gate_.leave(queued);
     return make_error(ErrorCode::kUnavailable, "The engine has stopped.");
   }
+  place.keep();
   return id;
 }
 

@@ -48,4 +48,25 @@ class QueueGate {
   std::atomic<uint64_t> num_refused_ = 0;
 };
 
+// A request's place in the queue, left again at the end of this object unless it is kept: something
+// may fail on the way into the engine. One thread.
+class QueuePlace {
+ public:
+  QueuePlace(QueueGate& gate, const QueuedWork& queued) : gate_(gate), queued_(queued) {}
+  ~QueuePlace() {
+    if (!is_kept_) gate_.leave(queued_);
+  }
+
+  QueuePlace(const QueuePlace&) = delete;
+  QueuePlace& operator=(const QueuePlace&) = delete;
+
+  // The engine thread leaves it from now on.
+  void keep() { is_kept_ = true; }
+
+ private:
+  QueueGate& gate_;
+  const QueuedWork queued_;
+  bool is_kept_ = false;
+};
+
 }  // namespace sluice

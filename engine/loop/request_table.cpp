@@ -16,7 +16,7 @@ double elapsed_s(RequestTable::Clock::time_point from, RequestTable::Clock::time
 
 }  // namespace
 
-// The prompt's tokens are moved into the log, which all share.
+// The prompt's tokens become the log, which all share.
 RequestState::RequestState(RequestId id,
                            ValidRequest&& valid,
                            OutputSink& output,
@@ -29,12 +29,13 @@ RequestState::RequestState(RequestId id,
   const auto num_prompt_tokens = static_cast<int32_t>(valid.prompt.size());
   const int32_t max_tokens = valid.pooling ? 1 : valid.sampling.max_tokens;
   const int64_t num_in_all = int64_t{num_prompt_tokens} + std::max(max_tokens, num_generated);
-  std::vector<TokenId> tokens = std::move(valid.prompt);
-  tokens.insert(tokens.end(), valid.generated.begin(), valid.generated.end());
-  const size_t num_known = tokens.size();
   const auto room = static_cast<size_t>(std::min<int64_t>(num_in_all, max_model_len));
+  const size_t capacity = std::max(valid.prompt.size() + valid.generated.size(), room);
+  std::vector<TokenId> tokens = std::move(valid.prompt);
+  tokens.reserve(capacity);
+  tokens.insert(tokens.end(), valid.generated.begin(), valid.generated.end());
   request = {.id = id,
-             .log = TokenLog(std::move(tokens), std::max(num_known, room)),
+             .log = TokenLog(std::move(tokens), capacity),
              .num_prompt_tokens = num_prompt_tokens,
              .max_tokens = max_tokens,
              .priority = valid.priority,

@@ -1,6 +1,6 @@
 // SPDX-License-Identifier: Apache-2.0
 // The engine's state of each request: sink, parameters and times. The scheduler's state is in
-// scheduler/scheduled_request.h. Engine thread only.
+// scheduler/scheduled_request.h. Engine thread only, but for the constructor of RequestState.
 #pragma once
 
 #include <chrono>
@@ -30,7 +30,7 @@ class PendingGrammar;
 // The reason why a request ends without another token.
 struct Ending {
   FinishReason reason = FinishReason::kAbort;
-  std::string error = {};                 // with kError: one line for the client
+  std::string error = {};                 // one line for the client: see TokenOutput::error
   ErrorCode code = ErrorCode::kInternal;  // with kError
   int32_t retry_after_s = 0;              // with kError: when to retry; 0: not known
   std::string param = {};                 // with kError: request field at fault

@@ -90,9 +90,19 @@ Generation::Generation(FrontEnd& front_end,
 Generation::~Generation() = default;
 
 void Generation::start() {
-  IoWorker& worker = answer_->worker();
   front_end_.note_fallbacks(request_.fallbacks);
   log_prompts(front_end_, answer_->request_id(), request_);
+  try {
+    submit_choices();
+  } catch (...) {  // its handler answers; outputs of earlier choices are nobody's
+    abort_open_choices(FinishReason::kError);
+    end();
+    throw;
+  }
+}
+
+void Generation::submit_choices() {
+  IoWorker& worker = answer_->worker();
   for (size_t i = 0; i < choices_.size(); ++i) {
     auto id = engine_.submit(std::move(request_.requests[i]), worker);
     if (!id) return fail(id.error());

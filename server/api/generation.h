@@ -66,6 +66,7 @@ class Generation final : public OutputReceiver, public std::enable_shared_from_t
     RequestTimings timings;
   };
 
+  void submit_choices();
   void append_token(size_t choice_idx, const TokenOutput& output, Pieces& pieces);
   void note_offer(Choice& choice, const HandoffOffer& offer);
   void finish_choice(Choice& choice, FinishReason reason);

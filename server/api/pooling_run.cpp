@@ -170,7 +170,14 @@ PoolingRun::PoolingRun(FrontEnd& front_end,
   for (ValidRequest& one : request_.requests) one.trace = span_.context();
 }
 
-void PoolingRun::start() { submit_more(); }
+void PoolingRun::start() {
+  try {
+    submit_more();
+  } catch (...) {  // its handler answers
+    end();
+    throw;
+  }
+}
 
 // A full queue ends the request only if no text of it is in the engine; otherwise the next one is
 // submitted when one of those ends.

@@ -88,7 +88,14 @@ void IoWorker::deliver(OutputBatch& batch) {
     }
     if (touched_.empty() || touched_.back() != receiver) touched_.push_back(receiver);
   }
-  for (const auto& receiver : touched_) receiver->flush();
+  for (const auto& receiver : touched_) {
+    try {
+      receiver->flush();
+    } catch (const std::exception& error) {
+      note_failure("output", error);
+      receiver->fail(failure_of(error));
+    }
+  }
   touched_.clear();
 }
 

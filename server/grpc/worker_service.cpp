@@ -210,9 +210,7 @@ class WorkerCall final : public std::enable_shared_from_this<WorkerCall> {
   void note_in_span(const TokenOutput& output) {
     if (output.token != kInvalidToken) span_.note_token();
     if (output.finish_reason == FinishReason::kNone || !span_.is_recorded()) return;
-    if (output.finish_reason == FinishReason::kError) {
-      span_.set_error(error_of(output));
-    }
+    if (has_failed(output)) span_.set_error(error_of(output));
     span_.add("gen_ai.response.finish_reasons",
               std::vector<std::string>{std::string(to_string(output.finish_reason))});
     span_.add("gen_ai.usage.output_tokens",

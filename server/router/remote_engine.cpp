@@ -228,9 +228,10 @@ bool RemoteEngine::take_output(Stream& stream,
                                uint32_t attempt,
                                int32_t& position,
                                TokenOutput& output) {
-  if (output.finish_reason == FinishReason::kAbort) {  // the router did not abort: the worker stops
+  // The router did not abort: the worker stops, or a rank of it has failed.
+  if (output.finish_reason == FinishReason::kAbort) {
     stream.worker->health.drains();
-    reassign(stream);
+    reassign(stream, output.error);
     return false;
   }
   if (output.finish_reason == FinishReason::kError && is_workers_own(output.error_code)) {
@@ -346,7 +347,7 @@ void RemoteEngine::leave_worker(Stream& stream) {
   stream.prefill.reset();
 }
 
-void RemoteEngine::reassign(Stream& stream) {
+void RemoteEngine::reassign(Stream& stream, const std::string& reason) {
   const std::string address = stream.worker->address;
   const Worker* const lost = stream.worker;
   leave_worker(stream);
@@ -359,7 +360,9 @@ void RemoteEngine::reassign(Stream& stream) {
             "tokens",
             stream.ledger.num_tokens(),
             "losses_before",
-            stream.ledger.num_losses());
+            stream.ledger.num_losses(),
+            "reason",
+            reason);
   if (!stream.ledger.count_loss(config_.max_worker_losses)) {
     return fail(stream, unavailable("The request has lost its worker too many times."));
   }

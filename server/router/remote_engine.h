@@ -166,7 +166,7 @@ class RemoteEngine final : public Engine {
   // Ends an attempt before the request's end.
   void leave_worker(Stream& stream);
   // Continue elsewhere: after the loss of a worker, and while retries are left.
-  void reassign(Stream& stream);
+  void reassign(Stream& stream, const std::string& reason = {});  // empty: the worker is gone
   void reassign_all(Worker& worker);
   void fail_attempt(Stream& stream, const Error& why);
 

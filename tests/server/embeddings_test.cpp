@@ -489,5 +489,17 @@ TEST_F(Embeddings, AClientThatLeavesHasItsTextsAborted) {
   manual.end_aborted();
 }
 
+TEST_F(Embeddings, TooLittleMemoryForATextEndsThoseBeforeIt) {
+  FakeEngine manual(FakeEngine::Stepping::kManual);
+  manual.editable_model().pooling = info();
+  RunningServer server(manual, config_);
+  manual.throw_next(std::make_exception_ptr(std::bad_alloc()), 2);
+  HttpClient client(server.port());
+  client.post(kPath, R"({"input":["a","b","c"]})");
+  EXPECT_EQ(client.read_reply().status, 503);
+  EXPECT_EQ(manual.num_aborted(), 2);
+  manual.end_aborted();
+}
+
 }  // namespace
 }  // namespace sluice

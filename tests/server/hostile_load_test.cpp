@@ -199,5 +199,17 @@ TEST(AnExceptionInAHandler, EndsItsRequestAlone) {
   EXPECT_TRUE(eventually([&] { return engine.num_running() == 0; }));
 }
 
+// What was submitted before it writes nothing into the connection's next answer.
+TEST(AnExceptionInAHandler, EndsTheChoicesBeforeIt) {
+  FakeEngine engine(FakeEngine::Stepping::kManual);
+  RunningServer server(engine);
+  engine.throw_next(std::make_exception_ptr(std::bad_alloc()), 2);
+  HttpClient client(server.port());
+  client.post(kChatPath, chat_body(R"(,"stream":true,"n":3)"));
+  EXPECT_EQ(client.read_reply().status, 503);
+  EXPECT_EQ(engine.num_aborted(), 2);
+  engine.end_aborted();
+}
+
 }  // namespace
 }  // namespace sluice

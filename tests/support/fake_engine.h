@@ -69,10 +69,11 @@ class FakeEngine : public Engine {
     pooled_ = std::move(pooled);
   }
 
-  // Has the next submit() throw this instead.
-  void throw_next(std::exception_ptr thrown) {
+  // Has the next submit() throw this instead, or the one after so many others.
+  void throw_next(std::exception_ptr thrown, int num_others = 0) {
     const std::scoped_lock lock(mutex_);
     thrown_ = std::move(thrown);
+    num_before_thrown_ = num_others;
   }
 
   void set_queue_limit(size_t limit) { queue_limit_ = limit; }
@@ -130,7 +131,9 @@ class FakeEngine : public Engine {
 
   Expected<RequestId> submit(ValidRequest request, OutputSink& sink) override {
     const std::scoped_lock lock(mutex_);
-    if (thrown_ != nullptr) std::rethrow_exception(std::exchange(thrown_, nullptr));
+    if (thrown_ != nullptr && num_before_thrown_-- == 0) {
+      std::rethrow_exception(std::exchange(thrown_, nullptr));
+    }
     if (stopped_ || draining_) return make_error(ErrorCode::kUnavailable, "Draining.");
     if (running_.size() >= queue_limit_) {
       return make_error(ErrorCode::kResourceExhausted, "The queue is full.");
@@ -426,6 +429,7 @@ class FakeEngine : public Engine {
   bool stopped_ = false;
   std::atomic<int32_t> fail_at_{-1};
   std::exception_ptr thrown_;  // guarded by mutex_
+  int num_before_thrown_ = 0;  // guarded by mutex_
   std::atomic<size_t> queue_limit_{1000};
   std::atomic<bool> scores_come_with_tokens_ = false;
   std::atomic<int64_t> step_delay_us_{0};
