@@ -19,6 +19,7 @@ MOST_CHARACTERS = 1500  # of a line
 SUMMARY = re.compile(r"^\d+% tests passed")
 STEP = re.compile(r"^ *(Start +\d+: |\d+/\d+ Test +#\d+: )")
 RULE = "-" * 58  # above what a test said
+FAILURE = re.compile(r": Failure$|ERROR: \w+Sanitizer: |WARNING: ThreadSanitizer: |: runtime error: ")
 LOGGED_NAME = re.compile(r"^\d+/\d+ Testing: (\S+)$")
 LOGGED_TIME = re.compile(r"^Test time = +([\d.]+) sec$")
 
@@ -64,8 +65,8 @@ def tested(folder, since):
 
 
 def last_words(name, test):
-    """Of GoogleTest's output the first failure, of another one's its end."""
-    first = next((i for i, line in enumerate(test.lines) if line.endswith(": Failure")), None)
+    """Of GoogleTest's or a sanitizer's output the first failure, of another one's its end."""
+    first = next((i for i, line in enumerate(test.lines) if FAILURE.search(line)), None)
     lines = test.lines[-NUM_LAST_LINES:] if first is None else test.lines[first:first + NUM_LAST_LINES]
     return [f"{name}: {test.name} failed:",
             *("  " + (line if len(line) <= MOST_CHARACTERS else "..." + line[-MOST_CHARACTERS:])
@@ -95,6 +96,7 @@ def main():
     since = float(sys.argv[1])
     folders = [(name, pathlib.Path(path)) for name, path in
                (argument.split("=", 1) for argument in sys.argv[2:])]
+    sys.stdin.reconfigure(errors="replace")
     summary = []  # from its first line; of a stage that failed, more tests follow
     for line in sys.stdin:
         if SUMMARY.match(line) or STEP.match(line):

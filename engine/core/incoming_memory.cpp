@@ -18,7 +18,7 @@ int64_t incoming_message_bytes(const Config& config) {
 }
 
 int64_t incoming_kv_bytes() {
-  return static_cast<int64_t>(kMaxKvMessageBytes * (kMostKvPeers + kMostKvStrangers)) +
+  return static_cast<int64_t>(kMaxKvMessageBytes * (kMostKvPeers + kMostKvPending)) +
          kForConnections;
 }
 

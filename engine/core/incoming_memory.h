@@ -22,7 +22,7 @@ inline constexpr size_t kMaxKvMessageBytes = size_t{64} << 10;
 inline constexpr size_t kMostKvPeers = 64;  // in each direction, that have proven themselves
 // Peers that have not yet; one more replaces the oldest. A worker with the secret authenticates
 // within a millisecond, so a client that holds these open excludes no worker.
-inline constexpr size_t kMostKvStrangers = 64;
+inline constexpr size_t kMostKvPending = 64;
 
 // All of them, of the ports that the configuration opens.
 int64_t incoming_bytes(const Config& config);

@@ -88,8 +88,8 @@ class Handoff {
                std::vector<DecodeSide::Released>& ready);
   // Returns when advance() is to be called at the latest, if ever.
   [[nodiscard]] std::optional<Clock::time_point> next_timer() const;
-  // Frees the blocks that one request keeps for peers, because the scheduler's requests lack
-  // blocks. False: all blocks that are kept are being read, which ends by itself.
+  // Frees the blocks of one offer that no peer has begun to read, else those that one fetch has
+  // reserved, because the scheduler's requests lack blocks. False: there are neither.
   bool give_back_blocks(Clock::time_point now);
   // Nothing new is offered or fetched from now on.
   void drain(Clock::time_point now);

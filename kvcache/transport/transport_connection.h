@@ -72,7 +72,7 @@ class KvConnection {
   void put(const KvFrame& frame);
 
   // Receiver: takes the payload of the DATA frame that was read last. `memory`: its slot's, or
-  // empty to discard it. False: the peer broke the protocol.
+  // empty to discard it. False: the peer broke the protocol, or the link is broken.
   virtual bool receive(const KvFrame& frame, std::span<std::byte> memory) = 0;
   // Stops receiving a payload. False: a device is still writing it.
   virtual bool drop_landing() = 0;

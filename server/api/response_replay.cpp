@@ -24,8 +24,6 @@ Json without_bytes(Json logprobs) {
 
 class Replay {
  public:
-  explicit Replay(int64_t after) : after_(after) {}
-
   std::string events(const Json& response) {
     Json begun = response;
     begun["status"] = "in_progress";
@@ -35,16 +33,14 @@ class Replay {
     add("response.created", {{"response", begun}});
     add("response.in_progress", {{"response", begun}});
     for (size_t i = 0; i < response["output"].size(); ++i) add_item(response["output"][i], i);
-    after_ = -1;  // the last is always there
     add("response." + string_member(response, "status"), {{"response", response}});
     return std::move(out_);
   }
 
  private:
   void add(const std::string& type, const Json& members) {
-    Json event = {{"type", type}, {"sequence_number", num_events_}};
+    Json event = {{"type", type}, {"sequence_number", num_events_++}};
     event.update(members);
-    if (num_events_++ <= after_) return;
     out_ += "event: " + type + "\ndata: ";
     out_ += event.dump(-1, ' ', false, Json::error_handler_t::replace) + "\n\n";
   }
@@ -105,15 +101,12 @@ class Replay {
     add(type + ".done", done);
   }
 
-  int64_t after_;
   int64_t num_events_ = 0;
   std::string out_;
 };
 
 }  // namespace
 
-std::string response_events(const Json& response, int64_t after) {
-  return Replay(after).events(response);
-}
+std::string response_events(const Json& response) { return Replay().events(response); }
 
 }  // namespace sluice

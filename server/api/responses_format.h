@@ -28,7 +28,7 @@ struct ResponseRecord {
   std::string settings;  // JSON members that repeat the request, with a comma before each
   std::string messages;  // JSON: the conversation so far, an array, without instructions
   std::string begun;     // text of an answer that the request has begun, and this one goes on with
-  std::string begun_reasoning;      // its thoughts
+  std::string begun_reasoning;      // thoughts of that answer
   std::string items;                // JSON: the request's own input items, an array
   std::vector<StoredItem> input;    // its elements
   std::vector<ResponseTool> tools;  // the request's, for the client's names of calls

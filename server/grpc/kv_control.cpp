@@ -208,7 +208,7 @@ class GrpcKvChannel final : public KvPeerChannel, private kv::v1::KvControl::Cal
   std::mutex mutex_;
   std::condition_variable stop_;
   std::map<uint64_t, Peer> peers_;  // guarded by mutex_, like all below
-  std::set<std::string> authenticated_;    // addresses where workers have proven themselves
+  std::set<std::string> authenticated_;    // addresses of authenticated workers
   uint64_t next_id_ = 1;
   uint64_t num_steps_ = 0;
   KvLoad load_;
@@ -296,23 +296,23 @@ std::shared_ptr<KvControlStream> GrpcKvChannel::add_stream(KvSide side,
                                                            const std::string& address,
                                                            const std::string& from) {
   const bool hides = side == KvSide::kCaller && hides_failure(address);
-  StreamPtr oldest;  // of too many strangers
+  StreamPtr oldest;  // of too many pending
   StreamPtr stream;
   {
     const std::scoped_lock lock(mutex_);
     std::erase_if(peers_, [](const auto& entry) { return entry.second.stream->is_over(); });
-    std::vector<StreamPtr> strangers;
-    size_t num_proven = 0;
+    std::vector<StreamPtr> pending;
+    size_t num_authenticated = 0;
     for (const auto& [id, peer] : peers_) {
       if (peer.side != side) continue;
       if (side == KvSide::kCaller || peer.stream->is_up()) {
-        ++num_proven;
+        ++num_authenticated;
       } else {
-        strangers.push_back(peer.stream);
+        pending.push_back(peer.stream);
       }
     }
-    if (is_stopping_ || num_proven >= kMostKvPeers) return nullptr;
-    if (strangers.size() >= kMostKvStrangers) oldest = strangers.front();
+    if (is_stopping_ || num_authenticated >= kMostKvPeers) return nullptr;
+    if (pending.size() >= kMostKvPending) oldest = pending.front();
     const uint64_t id = next_id_++;
     stream = std::make_shared<KvControlStream>(KvPeerId(id), side, settings_, sink_, hides);
     peers_.emplace(id, Peer{stream, side, address, from});

@@ -62,7 +62,7 @@ class WorkerService final : public MetadataFirstService, public OutputSink {
                     });
   }
 
-  // Called on gRPC's threads. Also marks the connection as one that has proven itself.
+  // Called on gRPC's threads. Also marks the connection as authenticated.
   [[nodiscard]] bool is_allowed(const grpc::CallbackServerContext& context) const;
   [[nodiscard]] bool knows_secret(const grpc::CallbackServerContext& context) const;
   [[nodiscard]] worker::v1::Description description() const;

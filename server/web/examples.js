@@ -37,7 +37,7 @@ const EXAMPLES = {
   ],
   "post /v1/responses/{id}/cancel": ["Ends an answer that is made in the background."],
   "get /v1/responses/{id}/input_items": ["Lists what a kept answer was asked."],
-  "get /v1/responses/{id}": ["Returns a kept answer."],
+  "get /v1/responses/{id}": ["Returns a kept answer; with ?stream=true as events."],
   "delete /v1/responses/{id}": ["Forgets a kept answer."],
   "post /v1/messages": [
     "Answers a conversation, in Anthropic's form.",

@@ -220,6 +220,7 @@ TEST(SharedRanks, AFollowerThatIsGoneFailsAllWithItsName) {
     EXPECT_TRUE(own->all_gather(std::as_bytes(std::span(&part, 1))).empty());
   });
   EXPECT_NE(groups[0]->why().find("rank 1 at 127.0.0.1:"), std::string::npos) << groups[0]->why();
+  EXPECT_EQ(groups[0]->why().find("silent"), std::string::npos) << groups[0]->why();
   EXPECT_LT(Clock::now() - begun, RankGroup::kExchange);
 }
 
@@ -243,6 +244,7 @@ TEST(RankGroup, AFollowerThatIsGoneFailsAllWithItsName) {
   waiting.join();
   EXPECT_FALSE(has_parts);
   EXPECT_NE(groups[2]->why().find("rank 0 at 127.0.0.1:"), std::string::npos) << groups[2]->why();
+  EXPECT_EQ(groups[2]->why().find("silent"), std::string::npos) << groups[2]->why();
   EXPECT_LT(Clock::now() - begun, RankGroup::kExchange);
 }
 

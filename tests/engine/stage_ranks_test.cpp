@@ -144,6 +144,7 @@ TEST(StageRanks, AStageThatIsGoneFailsAllWithItsName) {
     const std::string words = "rank 1 at 127.0.0.1:";
     for (const size_t rank : {0, 2}) {
       EXPECT_NE(groups[rank]->why().find(words), std::string::npos) << groups[rank]->why();
+      EXPECT_EQ(groups[rank]->why().find("silent"), std::string::npos) << groups[rank]->why();
     }
     EXPECT_LT(Clock::now() - begun, RankGroup::kExchange);
   }

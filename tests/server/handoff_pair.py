@@ -1,5 +1,5 @@
 # SPDX-License-Identifier: Apache-2.0
-"""What the tests of prefill and decode workers share: the two as processes, requests of both doors,
+"""What the tests of prefill and decode workers share: the two as processes, requests of both modes,
 and what of an answer is the same wherever it is computed."""
 import contextlib
 import http.client

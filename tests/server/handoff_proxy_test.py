@@ -69,11 +69,11 @@ class Runs:
         self.outcomes = collections.Counter()
         self.faults = collections.Counter()
 
-    def request(self, door, path, body, results, number):
+    def request(self, mode, path, body, results, number):
         """What the decode worker answers; or which worker did not, and why."""
-        asked = "prefill" if door == "serial" else "decode"
+        asked = "prefill" if mode == "serial" else "decode"
         try:
-            if door == "serial":
+            if mode == "serial":
                 params = self.pair.offer(path, body)
                 asked = "decode"
                 answer = read_answer(*self.pair.fetch(path, body, params))
@@ -95,7 +95,7 @@ class Runs:
         if source.random() < 0.3:  # what they say first is in the plan's way too
             pair.control.cut_all()
             pair.data.cut_all()
-        requests = [(source.choice(("serial", "early")),
+        requests = [(source.choice(("serial", "concurrent")),
                      *body_of(COMPLETIONS, source.choice((90, 400, 900)), **source.choice(SAMPLINGS)))
                     for _ in range(count)]
         results = [None] * count
@@ -109,14 +109,14 @@ class Runs:
         for thread in threads:
             thread.join()
         plan.over.set()
-        for (door, path, body), result in zip(requests, results):
+        for (mode, path, body), result in zip(requests, results):
             if isinstance(result, dict):
                 expected = read_answer(*pair.alone.post(body, path))
-                assert essence(result) == essence(expected), (what, door, body, result, expected)
+                assert essence(result) == essence(expected), (what, mode, body, result, expected)
                 self.outcomes["equal"] += 1
             else:
                 # A killed worker answers no more; a client asks another one then.
-                assert process_fault == f"kill {result[0]}", (what, door, result)
+                assert process_fault == f"kill {result[0]}", (what, mode, result)
                 self.outcomes["no answer"] += 1
         self.faults.update(f"{link} {direction} {kind}" for (link, direction), kind in plan.fired())
         if process_fault:
@@ -163,17 +163,17 @@ def check_runs(pair, num_runs, seed):
 
 def check_undisturbed(pair):
     """What the proxies pass on is really fetched through them."""
-    for door in ("serial", "early"):
+    for mode in ("serial", "concurrent"):
         path, body = body_of(COMPLETIONS, 400, **SAMPLINGS[1])
         before = pair.decode.metric("sluice_handoff_bytes_total")
         plan = Plan()
         pair.arm(plan)
         results = [None]
-        Runs(pair, 0).request(door, path, body, results, 0)
+        Runs(pair, 0).request(mode, path, body, results, 0)
         assert essence(results[0]) == essence(read_answer(*pair.alone.post(body, path))), results
         moved = pair.decode.metric("sluice_handoff_bytes_total") - before
-        assert moved > 0, door
-        assert plan.counts[("data", "down")] > moved, (door, plan.counts, moved)
+        assert moved > 0, mode
+        assert plan.counts[("data", "down")] > moved, (mode, plan.counts, moved)
         assert plan.counts[("control", "up")] > 0, plan.counts
     pair.expect_free()
 

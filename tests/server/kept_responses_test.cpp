@@ -84,13 +84,13 @@ TEST_F(KeptResponses, AResponseIsFoundByItsNameAlone) {
   EXPECT_EQ(send("GET", path + id).status, 404);
 }
 
-// The events of a stream, without their numbers, which count from `first`. Deltas of one text are
-// one.
-std::vector<Json> joined_events(const std::string& body, int64_t first) {
+// The events of a stream, without their numbers. Deltas of one text are one.
+std::vector<Json> joined_events(const std::string& body) {
   std::vector<Json> events;
+  int64_t number = 0;
   for (const std::string& text : data_of_events(body)) {
     Json event = Json::parse(text);
-    EXPECT_EQ(event["sequence_number"], first++) << text;
+    EXPECT_EQ(event["sequence_number"], number++) << text;
     event.erase("sequence_number");
     if (!events.empty() && event.contains("delta") && events.back()["type"] == event["type"]) {
       Json& last = events.back();
@@ -120,23 +120,15 @@ TEST_F(KeptResponses, AKeptResponseIsStreamedAgain) {
       const std::string fields = std::string(kTools) + R"(,"max_output_tokens":)" + limit +
                                  R"(,"stream":true,"store":true,"top_logprobs":1,)"
                                  R"("include":["message.output_text.logprobs"])";
-      const std::vector<Json> events = joined_events(ask(fields).body, 0);
+      const std::vector<Json> events = joined_events(ask(fields).body);
       ASSERT_GT(events.size(), 4U) << text;
       const std::string id = events.front()["response"]["id"];
       const HttpReply again = send("GET", path + id + "?stream=true");
       EXPECT_EQ(again.header("Content-Type"), "text/event-stream");
-      EXPECT_EQ(Json(joined_events(again.body, 0)), Json(events)) << text << limit;
-      const HttpReply rest = send("GET", path + id + "?stream=true&starting_after=2");
-      EXPECT_EQ(joined_events(rest.body, 3).front()["type"], events[3]["type"]);
-      // The last comes whatever was there before.
-      const HttpReply last = send("GET", path + id + "?stream=true&starting_after=1000");
-      const auto data = data_of_events(last.body);
-      ASSERT_EQ(data.size(), 1U);
-      EXPECT_EQ(Json::parse(data[0])["response"], events.back()["response"]);
+      EXPECT_EQ(Json(joined_events(again.body)), Json(events)) << text << limit;
       EXPECT_EQ(Json::parse(send("GET", path + id + "?stream=false").body),
                 events.back()["response"]);
-      for (const char* wrong :
-           {"?stream=yes", "?stream=true&starting_after=x", "?stream=true&starting_after=-1"}) {
+      for (const char* wrong : {"?stream=yes", "?stream=true&starting_after=2"}) {
         EXPECT_EQ(send("GET", path + id + wrong).status, 400) << wrong;
       }
     }

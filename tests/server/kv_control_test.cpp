@@ -47,7 +47,7 @@ class Events : public KvPeerSink {
     changed_.notify_all();
   }
 
-  // False: ten seconds are over.
+  // False: a minute is over.
   bool wait_until(const std::function<bool(const std::vector<KvPeerEvent>&)>& done) {
     std::unique_lock lock(mutex_);
     return changed_.wait_for(lock, std::chrono::seconds(60), [&] { return done(events_); });

@@ -186,7 +186,7 @@ TEST(MistralTemplates, TheirFormsAndFamiliesAreFound) {
     const TokenId args = model.tokenizer().find_token("[ARGS]");
     EXPECT_EQ(args != kInvalidToken, version == "v11" || version == "v13");
     if (args != kInvalidToken) {
-      EXPECT_EQ(form.behind_name, CallPieces({CallPiece{.token = args}})) << version;
+      EXPECT_EQ(form.after_name, CallPieces({CallPiece{.token = args}})) << version;
     } else {
       EXPECT_EQ(form.open.back().text, "[") << version;
       EXPECT_EQ(form.close.front().text, "]") << version;

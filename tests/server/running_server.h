@@ -57,7 +57,7 @@ class RunningServer {
   std::thread thread_;
 };
 
-// Waits for another thread's effect; false after ten seconds.
+// Waits for another thread's effect; false after a minute.
 inline bool eventually(const std::function<bool()>& condition) {
   for (int i = 0; i < 60'000; ++i) {
     if (condition()) return true;

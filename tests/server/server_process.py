@@ -93,7 +93,7 @@ class Server:
         return metric_of(self.get("/metrics"), name)
 
     def num_aborted(self):
-        """Requests so far."""
+        """Requests aborted so far."""
         lines = self.get("/metrics").decode().splitlines()
         return sum(float(line.rsplit(" ", 1)[1]) for line in lines
                    if 'finished_reason="abort"' in line)

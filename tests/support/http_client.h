@@ -93,10 +93,10 @@ class HttpClient {
     send(text + "\r\n" + body);
   }
 
-  // Reads more bytes into the buffer; false at the end of the connection or after ten seconds.
+  // Reads more bytes into the buffer; false at the end of the connection or after a minute.
   bool fill() {
     pollfd poll_fd{fd_, POLLIN, 0};
-    if (::poll(&poll_fd, 1, 10'000) <= 0) return false;
+    if (::poll(&poll_fd, 1, 60'000) <= 0) return false;
     char bytes[4096];
     const ssize_t num_read = ::recv(fd_, bytes, sizeof bytes, 0);
     if (num_read <= 0) return false;
