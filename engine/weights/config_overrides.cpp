@@ -56,29 +56,51 @@ tl::unexpected<Error> refuse_kinds(const std::string& key) {
                     "rope_parameters with full_attention and sliding_attention");
 }
 
-// Replaces the object with rotations. What is not said of scaling stays.
+// Puts those of what all rotations have that `from` states and `to` does not.
+void keep_rotation(const Json& from, Json& to) {
+  for (const char* key : {kBase, kPart}) {
+    const Json* const old = json_field(from, key);
+    if (old != nullptr && !to.contains(key)) to[key] = *old;
+  }
+}
+
+// Replaces the object with rotations, or those of the kinds of layers that `value` has.
 Expected<void> set_scaling(const std::string& name, const Json& value, Json& config) {
-  Json kept = Json::object();
+  Json earlier = Json::object();
   for (const std::string_view other : kScaling) {
     if (!is_object(config, other)) continue;
-    if (is_by_kind(config[std::string(other)]) && !is_by_kind(value)) return refuse_kinds(name);
-    for (const char* key : {kBase, kPart}) {
-      if (const Json* const old = json_field(config[std::string(other)], key)) kept[key] = *old;
-    }
+    earlier = config[std::string(other)];
+    config.erase(std::string(other));
   }
-  for (const std::string_view other : kScaling) config.erase(std::string(other));
+  const bool had_kinds = is_by_kind(earlier);
+  if (had_kinds && !is_by_kind(value)) return refuse_kinds(name);
   config[name] = value;
-  if (is_by_kind(value)) return {};
-  Json& place = value.is_object() ? config[name] : config;
-  for (const auto& [key, old] : kept.items()) {
-    if (!value.contains(key)) place[key] = old;
+  if (!is_by_kind(value)) {
+    keep_rotation(earlier, value.is_object() ? config[name] : config);
+    return {};
+  }
+  for (const auto& [kind, old] : earlier.items()) {
+    Json& kinds = config[name];
+    if (!kinds.contains(kind)) {
+      kinds[kind] = old;
+    } else if (had_kinds && old.is_object() && kinds[kind].is_object()) {
+      keep_rotation(old, kinds[kind]);
+    }
   }
   return {};
 }
 
+// Sets a key, also in the objects of halves of a layer, which are read after it.
+void set_everywhere(const std::string& name, const Json& value, Json& config) {
+  config[name] = value;
+  for (const char* half : {"attn_config", "ffn_config", "linear_attn_config"}) {
+    if (is_object(config, half) && config[half].contains(name)) config[half][name] = value;
+  }
+}
+
 // Sets what all rotations have, also where an object with rotations has it.
 Expected<void> set_rotation(const std::string& key, const Json& value, Json& config) {
-  config[key] = value;
+  set_everywhere(key, value, config);
   for (const std::string_view name : kScaling) {
     if (!is_object(config, name)) continue;
     Json& scaling = config[std::string(name)];
@@ -88,22 +110,30 @@ Expected<void> set_rotation(const std::string& key, const Json& value, Json& con
   return {};
 }
 
-// Sets a key of a row, and removes those that would be read before it.
+// Sets a key of a row, and removes those that would be read before it, but for a key that has a row
+// of its own.
 void set_key(const std::string& name, const Json& value, Json& config) {
+  const bool is_first = std::ranges::any_of(
+      kHfRows, [&name](const HfRow& row) { return *std::begin(row.spellings) == name; });
   for (const HfRow& row : kHfRows) {
     const auto* const end = std::ranges::find_if(row.spellings, [&name](const char* spelling) {
       return spelling != nullptr && spelling == name;
     });
-    if (end == std::end(row.spellings)) continue;
+    if (is_first || end == std::end(row.spellings)) continue;
     for (const auto* each = std::begin(row.spellings); each != end; ++each) config.erase(*each);
   }
-  config[name] = value;
+  set_everywhere(name, value, config);
 }
 
-Expected<void> set_keys(const Json& overrides, Json& config) {
+Expected<void> check_scaling(const Json& overrides) {
   if (overrides.contains(kScaling[0]) && overrides.contains(kScaling[1])) {
     return refuse(ErrorCode::kInvalidArgument, "rope_parameters and rope_scaling are one object");
   }
+  return {};
+}
+
+Expected<void> set_keys(const Json& overrides, Json& config) {
+  SLUICE_TRY_VOID(check_scaling(overrides));
   for (const std::string_view name : kScaling) {
     const auto found = overrides.find(name);
     if (found == overrides.end()) continue;
@@ -138,28 +168,59 @@ Expected<void> set_number(const std::string& name,
   return {};
 }
 
+// The kind of scaling, by transformers' name.
+Expected<std::string> scaling_type(const Json& scaling) {
+  const Json* type = json_field(scaling, "rope_type");
+  if (type == nullptr) type = json_field(scaling, "type");
+  std::string name = type != nullptr && type->is_string() ? type->get<std::string>() : "none";
+  if (name == "none" || name == "default" || name == "linear" || name == "yarn") return name;
+  return refuse(
+      ErrorCode::kUnsupported,
+      "rope_type: found " + in_quotes(name) + " for a GGUF file, expected none, linear or yarn");
+}
+
+// Removes what the file says of scaling, but for YaRN's part in the scores of attention, which no
+// kind of scaling states.
+void forget_scaling(Metadata& metadata) {
+  constexpr const char* kScores = "rope.scaling.yarn_log_multiplier";
+  const Expected<double> scores = metadata.get_float(kScores);
+  metadata.erase_all("rope.scal");
+  if (scores) metadata.set(kScores, kScores, *scores);
+}
+
+// Lengthens the context by the factor. The length before is that of training where none is stated.
+Expected<void> stretch_context(double factor, Metadata& metadata) {
+  constexpr const char* kTrained = "rope.scaling.original_context_length";
+  constexpr double kMost = 1 << 27;
+  const Expected<uint64_t> length = metadata.get_uint("context_length");
+  if (!length) return {};
+  SLUICE_TRY(const uint64_t original, metadata.get_uint_or(kTrained, *length));
+  metadata.set(kTrained, kTrained, original);
+  const double stretched = std::clamp(static_cast<double>(original) * factor, 0.0, kMost);
+  metadata.set("context_length",
+               "--hf-overrides: factor",
+               std::max(*length, static_cast<uint64_t>(stretched)));
+  return {};
+}
+
 Expected<void> set_gguf_scaling(const Json& scaling, Metadata& metadata) {
   struct Field {
     const char* name;
     const char* key;
   };
 
-  constexpr Field kFields[] = {{"factor", "rope.scaling.factor"},
+  constexpr const char* kFactor = "rope.scaling.factor";
+  constexpr Field kFields[] = {{"factor", kFactor},
                                {kOriginal, "rope.scaling.original_context_length"},
                                {"beta_fast", "rope.scaling.yarn_beta_fast"},
                                {"beta_slow", "rope.scaling.yarn_beta_slow"},
                                {"attention_factor", "rope.scaling.attention_factor"},
                                {kBase, "rope.freq_base"}};
-  metadata.erase_all("rope.scal");
-  const Json* type = json_field(scaling, "rope_type");
-  if (type == nullptr) type = json_field(scaling, "type");
-  const std::string name = type != nullptr && type->is_string() ? type->get<std::string>() : "none";
-  if (name != "none" && name != "default" && name != "linear" && name != "yarn") {
-    return refuse(
-        ErrorCode::kUnsupported,
-        "rope_type: found " + in_quotes(name) + " for a GGUF file, expected none, linear or yarn");
-  }
-  metadata.set("rope.scaling.type", "--hf-overrides: rope_type", name);
+  SLUICE_TRY(const std::string type, scaling_type(scaling));
+  // A kind alone, as of llama-server's --rope-scaling, has the file's own factor.
+  const bool is_scaled = type == "linear" || type == "yarn";
+  if (!is_scaled || json_field(scaling, "factor") != nullptr) forget_scaling(metadata);
+  metadata.set("rope.scaling.type", "--hf-overrides: rope_type", type);
   for (const auto& [field, value] : scaling.items()) {
     if (field == "rope_type" || field == "type" || value.is_null()) continue;
     const auto* const known = std::ranges::find(kFields, field, &Field::name);
@@ -168,17 +229,8 @@ Expected<void> set_gguf_scaling(const Json& scaling, Metadata& metadata) {
     }
     SLUICE_TRY_VOID(set_number(field, value, known->key, metadata));
   }
-  const Expected<double> factor = metadata.get_float("rope.scaling.factor");
-  const Expected<uint64_t> length = metadata.get_uint("context_length");
-  if (name == "yarn" && factor && length) {
-    constexpr double kMost = 1 << 27;
-    SLUICE_TRY(const uint64_t original,
-               metadata.get_uint_or("rope.scaling.original_context_length", *length));
-    const double stretched = std::clamp(static_cast<double>(original) * *factor, 0.0, kMost);
-    metadata.set("context_length",
-                 "--hf-overrides: factor",
-                 std::max(*length, static_cast<uint64_t>(stretched)));
-  }
+  const Expected<double> factor = metadata.get_float(kFactor);
+  if (type == "yarn" && factor) return stretch_context(*factor, metadata);
   return {};
 }
 
@@ -197,6 +249,7 @@ Expected<void> override_metadata(const std::string& overrides,
                                  Metadata& metadata) {
   if (overrides.empty()) return {};
   const Json keys = Json::parse(overrides, nullptr, /*allow_exceptions=*/false);
+  SLUICE_TRY_VOID(check_scaling(keys));
   for (const auto& [name, value] : keys.items()) {
     if (is_one_of(kScaling, name) && has_rope_tensors) {
       return refuse(ErrorCode::kUnsupported,

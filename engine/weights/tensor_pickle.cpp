@@ -17,9 +17,10 @@ namespace {
 
 using Kind = PickleValue::Kind;
 
-// What 2^18 tensors need. They bound the memory that a file can ask for.
+// They bound the memory that a file can ask for: of the objects, then of the tensors made of them.
 constexpr size_t kMaxValues = size_t{1} << 22;
 constexpr size_t kMaxSteps = size_t{1} << 24;
+constexpr size_t kMaxTensors = size_t{1} << 17;
 constexpr uint32_t kNothing = UINT32_MAX;  // in the memo
 
 enum class Role : uint8_t { kDict, kTensor, kTypedTensor, kParameter, kStorage, kType };
@@ -403,6 +404,9 @@ Expected<std::vector<PickledTensor>> tensors_of_state_dict(const TensorPickle& p
   const PickleValue& root = pickle.values[pickle.root];
   if (root.kind != Kind::kDict) {
     return wrong_in_file(file_name, "pickle", "no dict", "a state dict: tensors by their names");
+  }
+  if (root.items.size() / 2 > kMaxTensors) {
+    return damaged_file(file_name, "pickle", "more than 2^17 tensors", "those of a model");
   }
   std::vector<PickledTensor> tensors;
   std::set<std::string_view> names;

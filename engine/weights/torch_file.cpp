@@ -6,6 +6,7 @@
 #include <map>
 #include <optional>
 #include <string_view>
+#include <tuple>
 #include <utility>
 
 #include "engine/core/checked.h"
@@ -103,8 +104,16 @@ class TorchParser {
 
   Bytes file_;
   const std::string& name_;
+  // What a tensor shows of which storage.
+  using View = std::tuple<std::string_view,
+                          std::string_view,
+                          uint64_t,
+                          std::vector<uint64_t>,
+                          std::vector<uint64_t>>;
+
   TorchFile result_;
-  uint64_t copied_ = 0;  // bytes
+  uint64_t copied_ = 0;           // bytes
+  std::map<View, Bytes> copies_;  // in the result, one for all that share it
 };
 
 Expected<void> TorchParser::add(const PickledTensor& tensor, const Storages& storages) {
@@ -135,7 +144,10 @@ Expected<void> TorchParser::add(const PickledTensor& tensor, const Storages& sto
                    .data = {},
                    .unreadable = {}};
   entry.unreadable = why_unreadable(tensor.dtype, entry.shape, name_, field);
-  if (extent->elements > 0 && extent->is_row_major) {
+  const View view{tensor.storage, tensor.dtype, tensor.first, tensor.shape, tensor.strides};
+  if (const auto copy = copies_.find(view); copy != copies_.end()) {
+    entry.data = copy->second;
+  } else if (extent->elements > 0 && extent->is_row_major) {
     entry.data = storage.subspan(tensor.first * tensor.element_bytes,
                                  extent->elements * tensor.element_bytes);
   } else if (!entry.unreadable) {
@@ -147,12 +159,13 @@ Expected<void> TorchParser::add(const PickledTensor& tensor, const Storages& sto
           wrong_in_file(name_,
                         field + ": strides",
                         dims_text(tensor.strides) + " for shape " + dims_text(entry.shape),
-                        "a tensor whose elements are in the file once")
+                        "tensors that take no more memory than the file")
               .value();
     } else {
       result_.copies.push_back(
           row_major_copy(tensor, storage, static_cast<size_t>(extent->elements)));
       entry.data = result_.copies.back();
+      copies_.emplace(view, entry.data);
       copied_ += entry.data.size();
     }
   }

@@ -146,26 +146,27 @@ Expected<void> set_key(const FlagRow& row, const std::string& value, JoinedKeys&
                         "\": how much is drafted follows from what it gains");
 }
 
-// Adds the keys to the object that `ours` is given, which may be none.
+// Adds the keys to the objects that `ours` is given, if any: the last of them counts.
 Expected<void> join_into(std::string_view ours, Json keys, std::vector<std::string>& arguments) {
   if (keys.empty()) return {};
+  Json all = Json::object();
   for (size_t at = 0; at < arguments.size() && arguments[at] != "--";) {
     if (arguments[at].substr(0, arguments[at].find('=')) != ours) {
       ++at;
       continue;
     }
     SLUICE_TRY(const std::string given, take_value(arguments, at));
-    Json whole = Json::parse(given, nullptr, /*allow_exceptions=*/false);
-    if (!whole.is_object()) {
+    const Json one = Json::parse(given, nullptr, /*allow_exceptions=*/false);
+    if (!one.is_object()) {
       return make_error(ErrorCode::kInvalidArgument,
                         std::string(ours) + " must be a JSON object, got \"" + given + "\"");
     }
-    whole.update(keys);
-    keys = std::move(whole);
+    all = one;
   }
+  all.update(keys);
   const auto end = std::ranges::find(arguments, "--");
   arguments.insert(
-      end, std::string(ours) + "=" + keys.dump(-1, ' ', false, Json::error_handler_t::replace));
+      end, std::string(ours) + "=" + all.dump(-1, ' ', false, Json::error_handler_t::replace));
   return {};
 }
 

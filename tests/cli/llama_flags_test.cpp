@@ -54,6 +54,12 @@ TEST(LlamaFlags, OfRotationsBecomeKeysOfConfigJson) {
              R"("original_max_position_embeddings":32768}})"}));
   EXPECT_EQ(joined({"serve", "--hf-overrides={\"is_causal\":true}", "--rope-freq-base=5e5"}),
             (Words{"serve", R"(--hf-overrides={"is_causal":true,"rope_theta":500000.0})"}));
+  EXPECT_EQ(joined({"serve",
+                    R"(--hf-overrides={"max_position_embeddings":1})",
+                    R"(--hf-overrides={"max_position_embeddings":2})",
+                    "--rope-freq-base=5e5"}),
+            (Words{"serve",
+                   R"(--hf-overrides={"max_position_embeddings":2,"rope_theta":500000.0})"}));
   EXPECT_EQ(
       joined({"serve",
               "--rope-freq-base",

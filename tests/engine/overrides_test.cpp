@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-#include "engine/models/model.h"
+#include "engine/models/model_spec.h"
 #include "engine/weights/checkpoint.h"
 #include "engine/weights/override_keys.h"
 #include "tests/engine/pooled_answers.h"
@@ -20,6 +20,7 @@ namespace {
 
 using Json = nlohmann::json;
 
+constexpr const char* kOriginal = "original_max_position_embeddings";
 const Json kYarn = {
     {"rope_type", "yarn"}, {"factor", 4.0}, {"original_max_position_embeddings", 128}};
 
@@ -65,6 +66,10 @@ TEST(Overrides, CountLikeKeysOfConfigJson) {
        {{"rope_parameters", {{"rope_type", "linear"}, {"factor", 2}}}},
        {{"rope_scaling", {{"rope_type", "linear"}, {"factor", 2}, {"attention_factor", nullptr}}}}},
       {"qwen3-yarn", {{"rope_scaling", nullptr}}, {{"rope_scaling", nullptr}}},
+      {"gemma3",
+       {{"rope_parameters", {{"full_attention", {{"rope_type", "linear"}, {"factor", 8.0}}}}}},
+       {{"rope_parameters", {{"full_attention", {{"factor", 8.0}}}}}}},
+      {"dbrx", {{"rope_theta", 500}}, {{"attn_config", {{"rope_theta", 500}}}}},
       {"qwen3-vl",
        {{"text_config", {{"max_position_embeddings", 99}}}},
        {{"text_config", {{"max_position_embeddings", 99}}}}},
@@ -114,6 +119,22 @@ TEST(Overrides, ChangeRotationsOfGgufFiles) {
     ASSERT_TRUE(found.has_value()) << found.error().message;
     expect_same_ropes(*found, *expected);
   }
+  // The length of training is the file's own where none is stated, and so is the factor.
+  const std::string qwen3 = golden_folder() + "/models/qwen3.gguf";
+  const auto usual = read(qwen3, Json::object());
+  ASSERT_TRUE(usual.has_value());
+  Json yarn = {{"rope_type", "yarn"}, {"factor", 4.0}};
+  const auto unstated = read(qwen3, {{"rope_scaling", yarn}});
+  yarn[kOriginal] = usual->context_len;
+  const auto stated = read(qwen3, {{"rope_scaling", yarn}});
+  ASSERT_TRUE(unstated.has_value() && stated.has_value());
+  expect_same_ropes(*unstated, *stated);
+  EXPECT_EQ(stated->context_len, 4 * usual->context_len);
+  const std::string linear = golden_folder() + "/models/llama-linear-rope.gguf";
+  const auto own = read(linear, Json::object());
+  const auto alone = read(linear, {{"rope_scaling", {{"rope_type", "linear"}}}});
+  ASSERT_TRUE(own.has_value() && alone.has_value());
+  expect_same_ropes(*alone, *own);
   const auto plain = read(golden_folder() + "/models/llama.gguf", Json::object());
   const auto unscaled =
       read(golden_folder() + "/models/llama-linear-rope.gguf", {{"rope_scaling", nullptr}});
@@ -136,6 +157,9 @@ TEST(Overrides, WhatNothingReadsIsRefused) {
            {"qwen3.gguf", {{"hidden_size", 3}}, "\"hidden_size\" is not supported of a GGUF file"},
            {"qwen3.gguf", {{"rope_scaling", {{"mscale", 3}}}}, "\"mscale\" is not supported of"},
            {"qwen3.gguf", {{"rope_scaling", {{"rope_type", "llama3"}}}}, "found \"llama3\" for a"},
+           {"qwen3.gguf",
+            {{"rope_scaling", linear}, {"rope_parameters", linear}},
+            "rope_parameters and rope_scaling are one object"},
            {"qwen3.gguf", {{"rope_scaling", 3}}, "rope_scaling must be an object or null"},
            {"qwen3.gguf", {{"rope_theta", "3"}}, "rope_theta: found no number"},
            {"llama3-rope.gguf", {{"rope_scaling", linear}}, "with its scaling as tensors"}}) {
