@@ -63,6 +63,8 @@ std::string encode_spec(const GrammarSpec& spec) {
   FieldWriter out;
   out.add(static_cast<int64_t>(spec.kind));
   out.add(spec.allows_whitespace ? 1 : 0);
+  out.add(static_cast<int64_t>(spec.control_tokens.size()));
+  for (const TokenId id : spec.control_tokens) out.add(id);
   out.add(std::string_view(spec.text));
   return out.bytes();
 }
@@ -72,6 +74,9 @@ Expected<GrammarSpec> decode_spec(std::string_view bytes) {
   GrammarSpec spec;
   const int64_t kind = in.integer();
   spec.allows_whitespace = in.integer() != 0;
+  for (int64_t left = in.integer(); left > 0 && in.is_complete(); --left) {
+    spec.control_tokens.push_back(static_cast<TokenId>(in.integer()));
+  }
   spec.text = in.text();
   if (!in.is_complete()) return cut_frame();
   if (!is_one_of(kind, GrammarKind::kStructuralTag)) return unknown_value();

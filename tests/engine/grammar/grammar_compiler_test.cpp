@@ -71,6 +71,23 @@ std::string repeated(const std::string& text, int count) {
   return out;
 }
 
+// Forced calls of many families: the process that compiles looks whether any text is allowed.
+TEST_F(GrammarCompilerTest, AnAnswerMayBeginWithAControlTokenThatIsNamed) {
+  const auto compiler = make({});
+  constexpr TokenId kMarker = 257;
+  auto spec = std::make_shared<GrammarSpec>();
+  spec->kind = GrammarKind::kStructuralTag;
+  spec->text =
+      R"({"type":"structural_tag","format":{"type":"sequence","elements":[)"
+      R"({"type":"token","token":257},{"type":"const_string","value":"ab"}]}})";
+  spec->control_tokens = {kMarker};
+  const auto grammar = wait(compiler->request(spec, TenantId(1)));
+  ASSERT_TRUE(grammar) << grammar.error().message;
+  const auto matcher = (*grammar)->match();
+  EXPECT_EQ(testing::allowed_tokens(*matcher), std::vector<TokenId>{kMarker});
+  EXPECT_TRUE(matcher->accept(kMarker) && testing::accepts_prefix(*matcher, "ab"));
+}
+
 TEST_F(GrammarCompilerTest, OneCompileForAllWhoAskForTheSame) {
   const auto compiler = make({});
   const auto spec = spec_of(GrammarKind::kRegex, "[a-c]{2,5}");
