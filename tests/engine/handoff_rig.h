@@ -287,7 +287,7 @@ class HandoffTest : public ::testing::TestWithParam<Way> {
 
   // Their threads have seconds, where they get less of a core than this one.
   void settle(int most = 1000) {
-    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+    const auto end = std::chrono::steady_clock::now() + std::chrono::seconds(10);
     for (int i = 0; i < most || std::chrono::steady_clock::now() < end; ++i) {
       const bool rests = p_.handoff->prefill().num_live() + d_.handoff->decode().num_live() == 0;
       if (rests) return;
